@@ -1,0 +1,120 @@
+//! What a primitive asks of the place where state lives.
+//!
+//! A backend is handed requests and gives leases; how it waits, renews and cleans up is its own affair. None of these calls
+//! blocks or needs a runtime. What it promises:
+//!
+//! 1. An acquire ends in a lease, a refusal or a failure. Whatever it left on the way is cleaned up, also when its future is
+//!    dropped at any point.
+//! 2. A lease's deadline in [`LeaseState`] never lies beyond the moment from which another could hold.
+//! 3. A lease that was ended is given back, however often it takes.
+
+pub(crate) mod server;
+
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use tokio::sync::oneshot;
+
+use crate::error::{BackendError, LockError};
+use crate::key::Resource;
+use crate::lease::{Lease, LeaseMode, LeaseState, Release};
+use crate::time::Ttl;
+use crate::token::Token;
+
+/// Where state lives.
+pub(crate) trait Backend: fmt::Debug + Send + Sync {
+    /// Starts an acquire.
+    fn acquire(&self, request: Request) -> Acquire;
+
+    /// Gives up an acquire whose future was dropped.
+    fn cancel(&self, token: Token);
+
+    /// Gives a lease back; `answer` is told how that went.
+    fn release(&self, lease: &Arc<LeaseState>, answer: Option<oneshot::Sender<ReleaseAnswer>>);
+
+    /// Refuses all that is asked from here on, waits for the leases to end until the deadline, then ends them.
+    fn shutdown(&self, deadline: Duration, answer: oneshot::Sender<ShutdownReport>);
+}
+
+/// How a release went: whether the lease still held, or why that is not known yet.
+pub(crate) type ReleaseAnswer = Result<Release, BackendError>;
+
+/// What one acquire asks for.
+#[derive(Debug, Clone)]
+pub(crate) struct Request {
+    pub(crate) resource: Arc<Resource>,
+    pub(crate) weight: u32,
+    pub(crate) limit: u32,
+    pub(crate) ttl: Ttl,
+    pub(crate) mode: LeaseMode,
+    pub(crate) wait: Wait,
+    pub(crate) max_waiters: u32,
+}
+
+/// How long an acquire waits for its turn.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Wait {
+    No,
+    AtMost(Duration),
+    Unbounded,
+}
+
+/// The leases that [`Portcullis::shutdown`](crate::Portcullis::shutdown) ended.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ShutdownReport {
+    /// How many were given back, by their guards before the deadline or by the shutdown after it.
+    pub released: usize,
+    /// How many could not be given back in time: the server ends them when their TTL is over.
+    pub abandoned: usize,
+}
+
+/// An acquire under way. Dropping it cancels.
+#[must_use = "futures do nothing unless polled"]
+pub(crate) struct Acquire {
+    answer: oneshot::Receiver<Result<Lease, LockError>>,
+    cancel: Option<(Arc<dyn Backend>, Token)>,
+}
+
+impl Acquire {
+    pub(crate) fn new(answer: oneshot::Receiver<Result<Lease, LockError>>, backend: Arc<dyn Backend>, token: Token) -> Self {
+        Self { answer, cancel: Some((backend, token)) }
+    }
+
+    /// An acquire that was answered before it began.
+    pub(crate) fn ready(answer: Result<Lease, LockError>) -> Self {
+        let (sender, receiver) = oneshot::channel();
+        // The receiver is at hand, so this can't fail.
+        let _ = sender.send(answer);
+        Self { answer: receiver, cancel: None }
+    }
+}
+
+impl Future for Acquire {
+    type Output = Result<Lease, LockError>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let answer = ready!(Pin::new(&mut self.answer).poll(cx));
+        self.cancel = None;
+        Poll::Ready(answer.unwrap_or_else(|_| Err(BackendError::background_ended().into())))
+    }
+}
+
+impl Drop for Acquire {
+    fn drop(&mut self) {
+        // A lease that was granted meanwhile sits in the channel and releases itself when that is dropped.
+        if let Some((backend, token)) = self.cancel.take() {
+            backend.cancel(token);
+        }
+    }
+}
+
+impl fmt::Debug for Acquire {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Acquire").field("answered", &self.cancel.is_none()).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,74 @@
+//! The scripts that run on the server: their text, joined from `src/lua`, and their hashes.
+
+use std::sync::LazyLock;
+
+use crate::key::Kind;
+
+/// What a script does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) enum Verb {
+    Acquire,
+    End,
+    Renew,
+}
+
+impl Verb {
+    const ALL: [Self; 3] = [Self::Acquire, Self::End, Self::Renew];
+
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Acquire => "acquire",
+            Self::End => "end",
+            Self::Renew => "renew",
+        }
+    }
+
+    const fn body(self) -> &'static str {
+        match self {
+            Self::Acquire => include_str!("../../lua/lease/acquire.lua"),
+            Self::End => include_str!("../../lua/lease/end.lua"),
+            Self::Renew => include_str!("../../lua/lease/renew.lua"),
+        }
+    }
+}
+
+/// The parts in front of a script's body. Each uses functions of those before it only.
+const CLOCK: &str = include_str!("../../lua/lib/now.lua");
+const LIFETIMES: &str =
+    concat!(include_str!("../../lua/lib/lifetime.lua"), include_str!("../../lua/lib/record.lua"), include_str!("../../lua/lib/roster.lua"));
+const STRING_HOLDERS: &str = include_str!("../../lua/lib/string_holders.lua");
+const ZSET_HOLDERS: &str = include_str!("../../lua/lib/zset_holders.lua");
+const HAND_OFF: &str = concat!(include_str!("../../lua/lib/gate.lua"), include_str!("../../lua/lib/grant.lua"));
+
+/// One script for one kind of gate.
+pub(crate) struct Script {
+    pub(crate) name: String,
+    pub(crate) code: String,
+    pub(crate) sha: String,
+}
+
+impl Script {
+    fn new(kind: Kind, verb: Verb, clock: &str) -> Self {
+        let (place, holders) = match kind {
+            Kind::Mutex => ("mutex", STRING_HOLDERS),
+            Kind::Semaphore => ("semaphore", ZSET_HOLDERS),
+        };
+        let code = [clock, LIFETIMES, holders, HAND_OFF, verb.body()].concat();
+        let sha = redis::Script::new(&code).get_hash().to_owned();
+        Self { name: format!("{place}/{}", verb.name()), code, sha }
+    }
+
+    pub(crate) fn get(kind: Kind, verb: Verb) -> &'static Self {
+        &SCRIPTS[kind as usize * Verb::ALL.len() + verb as usize]
+    }
+
+    /// Every script, to load them.
+    pub(crate) fn all() -> &'static [Self] {
+        &SCRIPTS
+    }
+}
+
+static SCRIPTS: LazyLock<Vec<Script>> = LazyLock::new(|| {
+    let kinds = [Kind::Mutex, Kind::Semaphore].into_iter();
+    kinds.flat_map(|kind| Verb::ALL.map(|verb| Script::new(kind, verb, CLOCK))).collect()
+});

@@ -1,0 +1,149 @@
+//! What mutexes and semaphores share: a named place on a backend, and how to ask for it.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::backend::{Acquire, Backend, Request, Wait};
+use crate::error::{ConfigError, Refusal, RefusalKind};
+use crate::key::{Key, Kind, Prefix, Resource};
+use crate::lease::LeaseMode;
+use crate::time::Ttl;
+
+/// As many may wait at one key unless the user says otherwise.
+const DEFAULT_MAX_WAITERS: u32 = 10_000;
+
+#[derive(Clone)]
+pub(crate) struct Gate {
+    backend: Arc<dyn Backend>,
+    prefix: Prefix,
+    origin: Origin,
+    request: Request,
+}
+
+/// What the place's name is made from.
+#[derive(Clone)]
+enum Origin {
+    Named(Arc<str>),
+    Exact(Arc<str>),
+}
+
+impl Gate {
+    pub(crate) fn named(backend: Arc<dyn Backend>, prefix: Prefix, kind: Kind, name: &str, limit: u32) -> Self {
+        let name: Arc<str> = name.into();
+        let place = Resource::named(&prefix, kind, &name, None);
+        Self::new(backend, prefix, Origin::Named(name), place, limit)
+    }
+
+    pub(crate) fn exact(backend: Arc<dyn Backend>, prefix: Prefix, key: &str) -> Self {
+        let place = Resource::exact(&prefix, key);
+        Self::new(backend, prefix, Origin::Exact(key.into()), place, 1)
+    }
+
+    fn new(backend: Arc<dyn Backend>, prefix: Prefix, origin: Origin, place: Resource, limit: u32) -> Self {
+        let request = Request {
+            resource: Arc::new(place),
+            weight: 1,
+            limit,
+            ttl: Ttl::DEFAULT,
+            mode: LeaseMode::default(),
+            wait: Wait::Unbounded,
+            max_waiters: DEFAULT_MAX_WAITERS,
+        };
+        Self { backend, prefix, origin, request }
+    }
+
+    pub(crate) fn keyed(&self, key: &Key) -> Self {
+        let place = match &self.origin {
+            Origin::Named(name) => Resource::named(&self.prefix, self.request.resource.kind, name, Some(key)),
+            Origin::Exact(start) => Resource::exact(&self.prefix, &format!("{start}:{key}")),
+        };
+        let mut keyed = self.clone();
+        keyed.request.resource = Arc::new(place);
+        keyed
+    }
+
+    pub(crate) fn ttl(mut self, ttl: Duration) -> Result<Self, ConfigError> {
+        self.request.ttl = Ttl::new(ttl)?;
+        Ok(self)
+    }
+
+    pub(crate) fn lease(mut self, mode: LeaseMode) -> Result<Self, ConfigError> {
+        self.request.mode = mode.checked()?;
+        Ok(self)
+    }
+
+    pub(crate) fn max_wait(mut self, max_wait: Duration) -> Self {
+        self.request.wait = if max_wait.is_zero() { Wait::No } else { Wait::AtMost(max_wait) };
+        self
+    }
+
+    pub(crate) fn max_waiters(mut self, max_waiters: u32) -> Self {
+        self.request.max_waiters = max_waiters;
+        self
+    }
+
+    /// Starts an acquire; `wait` replaces the configured one.
+    pub(crate) fn acquire(&self, weight: u32, wait: Option<Wait>) -> Acquire {
+        if weight == 0 || weight > self.request.limit {
+            return Acquire::ready(Err(Refusal::new(RefusalKind::NeverFits).into()));
+        }
+        let mut request = self.request.clone();
+        request.weight = weight;
+        if let Some(wait) = wait {
+            request.wait = wait;
+        }
+        self.backend.acquire(request)
+    }
+}
+
+impl fmt::Debug for Gate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Gate")
+            .field("name", &self.request.resource.gate)
+            .field("limit", &self.request.limit)
+            .field("ttl", &self.request.ttl.get())
+            .field("mode", &self.request.mode)
+            .field("wait", &self.request.wait)
+            .field("max_waiters", &self.request.max_waiters)
+            .finish_non_exhaustive()
+    }
+}
+
+/// The settings that each primitive takes, to the letter the same.
+macro_rules! gate_settings {
+    () => {
+        /// Sets how long the server keeps a lease that nobody renews: 50 ms to 24 h, 10 s by default.
+        ///
+        /// It bounds how long others wait for a holder that died. All processes should agree on it.
+        ///
+        /// # Errors
+        ///
+        /// If it is out of range.
+        pub fn ttl(self, ttl: Duration) -> Result<Self, ConfigError> {
+            Ok(Self { gate: self.gate.ttl(ttl)? })
+        }
+
+        /// Sets how long a lease lasts while its guard lives: renewed until dropped by default.
+        ///
+        /// # Errors
+        ///
+        /// If it is [`LeaseMode::MaxHold`] of nothing.
+        pub fn lease(self, mode: LeaseMode) -> Result<Self, ConfigError> {
+            Ok(Self { gate: self.gate.lease(mode)? })
+        }
+
+        /// Sets how long to wait for a turn, independent of the TTL: without end by default, not at all for zero.
+        #[must_use]
+        pub fn max_wait(self, max_wait: Duration) -> Self {
+            Self { gate: self.gate.max_wait(max_wait) }
+        }
+
+        /// Sets how many may wait at one key before newcomers are refused: 10,000 by default, over all processes.
+        #[must_use]
+        pub fn max_waiters(self, max_waiters: u32) -> Self {
+            Self { gate: self.gate.max_waiters(max_waiters) }
+        }
+    };
+}
+pub(crate) use gate_settings;

@@ -1,0 +1,420 @@
+//! The only place where the name of a server key or channel is built.
+//!
+//! # Invariants
+//!
+//! 1. Distinct gates have distinct keys: parts are escaped before they are joined, and each kind has a letter of its own.
+//! 2. All keys of one gate lie in one slot of a cluster, and nothing in a name can choose that slot.
+//! 3. Gates that we name are spread over 256 hash tags, evenly over the slots, so that a process needs at most 256
+//!    heartbeats and subscriptions however many gates it waits at.
+//! 4. A key's length is bounded, whatever a request brings.
+
+use std::fmt;
+use std::fmt::Write as _;
+use std::sync::{Arc, LazyLock};
+
+use sha2::{Digest, Sha256};
+
+use crate::error::ConfigError;
+use crate::token::Instance;
+
+/// How many slots a cluster has.
+const SLOTS: usize = 16_384;
+/// How many of them one of our tags stands for.
+const SLOTS_PER_TAG: usize = SLOTS / 256;
+/// Parts and names longer than this are replaced by their beginning and a digest.
+const MAX_PART: usize = 128;
+const MAX_NAME: usize = 384;
+
+/// What tells one gate from its siblings of the same name: an account, a tenant, a route.
+///
+/// Made from strings and integers. Any content is safe: what could be mistaken for the crate's own punctuation is escaped, what
+/// is very long is shortened to its beginning and a digest (SHA-256), and distinct keys never meet.
+///
+/// # Examples
+///
+/// ```
+/// use portcullis::Key;
+///
+/// let account: Key = "4711".into();
+/// let number: Key = 4711_u64.into();
+/// assert_eq!(account, number);
+/// assert_ne!(account, Key::from("4711:"));
+/// ```
+#[derive(Clone, PartialEq, Eq, Hash)]
+pub struct Key(Box<str>);
+
+impl Key {
+    fn from_part(part: &str) -> Self {
+        Self(encode(part, MAX_PART).into_boxed_str())
+    }
+}
+
+/// As it stands in the name of a server key.
+impl fmt::Display for Key {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl fmt::Debug for Key {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Key").field(&self.0).finish()
+    }
+}
+
+macro_rules! key_from_text {
+    ($($source:ty),*) => {$(
+        impl From<$source> for Key {
+            fn from(part: $source) -> Self {
+                Self::from_part(part.as_ref())
+            }
+        }
+    )*};
+}
+
+macro_rules! key_from_integer {
+    ($($source:ty),*) => {$(
+        impl From<$source> for Key {
+            fn from(part: $source) -> Self {
+                Self(part.to_string().into_boxed_str())
+            }
+        }
+    )*};
+}
+
+key_from_text!(&str, String, &String, Box<str>, Arc<str>, std::borrow::Cow<'_, str>);
+key_from_integer!(u8, u16, u32, u64, u128, usize, i8, i16, i32, i64, i128, isize);
+
+/// What lives at a gate.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) enum Kind {
+    Mutex,
+    Semaphore,
+}
+
+impl Kind {
+    /// Of the main key; side keys put their own letter behind it.
+    const fn letter(self) -> char {
+        match self {
+            Self::Mutex => 'm',
+            Self::Semaphore => 's',
+        }
+    }
+}
+
+/// One slot's hash tag, by its number.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) struct Tag(u16);
+
+impl Tag {
+    pub(crate) fn text(self) -> &'static str {
+        &TAGS[usize::from(self.0)]
+    }
+
+    pub(crate) fn index(self) -> usize {
+        usize::from(self.0)
+    }
+
+    /// The tag that stands for the stripe of slots into which `name` falls.
+    fn of_name(name: &str) -> Self {
+        let stripe = usize::from(crc16(name.as_bytes())) % SLOTS / SLOTS_PER_TAG;
+        Self((stripe * SLOTS_PER_TAG + SLOTS_PER_TAG / 2) as u16)
+    }
+
+    /// The tag in the slot of a key that somebody else has named.
+    fn of_key(key: &str) -> Self {
+        let tagged = key.split_once('{').and_then(|(_, rest)| rest.split_once('}')).map(|(tag, _)| tag);
+        let hashed = tagged.filter(|tag| !tag.is_empty()).unwrap_or(key);
+        Self((usize::from(crc16(hashed.as_bytes())) % SLOTS) as u16)
+    }
+}
+
+/// For each slot the shortest, first text of letters and digits that falls into it.
+static TAGS: LazyLock<Vec<String>> = LazyLock::new(|| {
+    let mut tags = vec![String::new(); SLOTS];
+    let mut missing = SLOTS;
+    let mut number = 0_u32;
+    while missing > 0 {
+        let text = base36(number);
+        let slot = usize::from(crc16(text.as_bytes())) % SLOTS;
+        if tags[slot].is_empty() {
+            tags[slot] = text;
+            missing -= 1;
+        }
+        number += 1;
+    }
+    tags
+});
+
+fn base36(mut number: u32) -> String {
+    let mut digits = Vec::new();
+    loop {
+        digits.push(char::from_digit(number % 36, 36).unwrap_or('0'));
+        number /= 36;
+        if number == 0 {
+            return digits.into_iter().rev().collect();
+        }
+    }
+}
+
+/// CRC-16/XMODEM, by which a cluster assigns keys to slots (Redis cluster specification, appendix A).
+fn crc16(bytes: &[u8]) -> u16 {
+    bytes.iter().fold(0, |crc: u16, &byte| {
+        (0..8).fold(crc ^ u16::from(byte) << 8, |crc, _| {
+            if crc & 0x8000 == 0 { crc << 1 } else { crc << 1 ^ 0x1021 }
+        })
+    })
+}
+
+/// Escapes what is not a plain character, and shortens what is longer than `max`. Injective up to collisions of 160 bits of SHA-256:
+/// `~` only ever stands in front of a digest.
+fn encode(part: &str, max: usize) -> String {
+    let mut text = String::with_capacity(part.len());
+    for byte in part.bytes() {
+        if text.len() > max {
+            break;
+        }
+        if byte.is_ascii_alphanumeric() || b"-_.@/+=,".contains(&byte) {
+            text.push(char::from(byte));
+        } else {
+            let _ = write!(text, "%{byte:02X}");
+        }
+    }
+    if text.len() > max {
+        shorten(&mut text, part, max);
+    }
+    text
+}
+
+/// Cuts `text` to `max` bytes, ending in a digest of `whole`.
+fn shorten(text: &mut String, whole: &str, max: usize) {
+    const DIGEST: usize = 20;
+    text.truncate(max - 1 - 2 * DIGEST);
+    text.push('~');
+    for byte in &Sha256::digest(whole.as_bytes())[..DIGEST] {
+        let _ = write!(text, "{byte:02x}");
+    }
+}
+
+/// The application's own part of the key space.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Prefix(Arc<str>);
+
+impl Prefix {
+    pub(crate) const DEFAULT: &'static str = "portcullis";
+
+    pub(crate) fn new(prefix: &str) -> Result<Self, ConfigError> {
+        let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.:".contains(&byte);
+        if (1..=64).contains(&prefix.len()) && prefix.bytes().all(plain) {
+            Ok(Self(prefix.into()))
+        } else {
+            Err(ConfigError::new("prefix", "it takes 1 to 64 ASCII letters, digits, '-', '_', '.' and ':'"))
+        }
+    }
+
+    /// What precedes an instance in the name of its inbox.
+    pub(crate) fn inbox_channels(&self) -> String {
+        format!("{}:inbox:", self.0)
+    }
+
+    /// The channel on which `instance` is told of its grants.
+    pub(crate) fn inbox(&self, instance: &Instance) -> String {
+        format!("{}{}", self.inbox_channels(), instance.as_str())
+    }
+}
+
+/// One gate's place on the server.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Resource {
+    pub(crate) kind: Kind,
+    pub(crate) tag: Tag,
+    /// All but the roster's, joined: see `main`, `queue`, `records`.
+    keys: Box<str>,
+    ends: [usize; 2],
+    pub(crate) roster: Box<str>,
+    /// The channel on which other clients of an exact key tell of releases.
+    pub(crate) released: Option<Box<str>>,
+    /// The gate as errors and traces name it: never the part that a request brought.
+    pub(crate) gate: Arc<str>,
+}
+
+impl Resource {
+    /// The place of the gate `name`, or of one of the siblings under it.
+    pub(crate) fn named(prefix: &Prefix, kind: Kind, name: &Arc<str>, key: Option<&Key>) -> Self {
+        let mut path = encode(name, MAX_PART);
+        if let Some(key) = key {
+            path.push(':');
+            path.push_str(&key.0);
+        }
+        if path.len() > MAX_NAME {
+            let whole = path.clone();
+            shorten(&mut path, &whole, MAX_NAME);
+        }
+        let tag = Tag::of_name(&path);
+        let start = format!("{}:{{{}}}:{}", prefix.0, tag.text(), kind.letter());
+        Self::place(prefix, kind, tag, &format!("{start}:{path}"), &start, &path, None, Arc::clone(name))
+    }
+
+    /// The place of a mutex under a key that others know too.
+    pub(crate) fn exact(prefix: &Prefix, key: &str) -> Self {
+        let tag = Tag::of_key(key);
+        let start = format!("{}:{{{}}}:x", prefix.0, tag.text());
+        let released = Some(format!("{key}:released").into_boxed_str());
+        Self::place(prefix, Kind::Mutex, tag, key, &start, &encode(key, MAX_PART), released, key.into())
+    }
+
+    #[expect(clippy::too_many_arguments, reason = "the two kinds of place are spelled out above, side by side")]
+    fn place(
+        prefix: &Prefix,
+        kind: Kind,
+        tag: Tag,
+        main: &str,
+        start: &str,
+        path: &str,
+        released: Option<Box<str>>,
+        gate: Arc<str>,
+    ) -> Self {
+        let queue_end = main.len() + start.len() + 2 + path.len();
+        Self {
+            kind,
+            tag,
+            keys: format!("{main}{start}q:{path}{start}r:{path}").into_boxed_str(),
+            ends: [main.len(), queue_end],
+            roster: format!("{}:{{{}}}:roster", prefix.0, tag.text()).into_boxed_str(),
+            released,
+            gate,
+        }
+    }
+
+    /// Who holds.
+    pub(crate) fn main(&self) -> &str {
+        &self.keys[..self.ends[0]]
+    }
+
+    /// Who waits.
+    pub(crate) fn queue(&self) -> &str {
+        &self.keys[self.ends[0]..self.ends[1]]
+    }
+
+    /// What is known of each of them.
+    pub(crate) fn records(&self) -> &str {
+        &self.keys[self.ends[1]..]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn prefix() -> Prefix {
+        Prefix::new("shop").expect("a plain prefix")
+    }
+
+    fn named(kind: Kind, name: &str, key: Option<&str>) -> Resource {
+        Resource::named(&prefix(), kind, &name.into(), key.map(Key::from).as_ref())
+    }
+
+    fn slot(key: &str) -> u16 {
+        Tag::of_key(key).0
+    }
+
+    fn keys(resource: &Resource) -> [&str; 4] {
+        [resource.main(), resource.queue(), resource.records(), &resource.roster]
+    }
+
+    /// Strings full of what the key syntax uses.
+    fn hostile() -> impl Strategy<Value = String> {
+        prop_oneof![
+            proptest::collection::vec(
+                prop_oneof![
+                    Just(':'), Just('{'), Just('}'), Just('%'), Just('~'), Just('\0'), Just('\r'), Just('\n'), Just(' '),
+                    Just('a'), Just('é'), any::<char>()
+                ],
+                0..12
+            )
+            .prop_map(|letters| letters.into_iter().collect()),
+            "[a-z]{100,300}",
+        ]
+    }
+
+    proptest! {
+        #[test]
+        fn distinct_gates_have_distinct_keys(
+            one in (any::<bool>(), hostile(), proptest::option::of(hostile())),
+            other in (any::<bool>(), hostile(), proptest::option::of(hostile())),
+        ) {
+            let kind = |mutex| if mutex { Kind::Mutex } else { Kind::Semaphore };
+            let first = named(kind(one.0), &one.1, one.2.as_deref());
+            let second = named(kind(other.0), &other.1, other.2.as_deref());
+            let mut all: HashSet<&str> = HashSet::new();
+            let same = one == other;
+            for key in keys(&first)[..3].iter().chain(&keys(&second)[..3]) {
+                all.insert(key);
+            }
+            prop_assert_eq!(all.len(), if same { 3 } else { 6 });
+        }
+
+        #[test]
+        fn all_keys_of_one_gate_share_a_slot_that_the_name_does_not_choose(name in hostile(), key in hostile()) {
+            let gate = named(Kind::Semaphore, &name, Some(&key));
+            for each in keys(&gate) {
+                prop_assert_eq!(slot(each), gate.tag.0);
+                prop_assert_eq!(each.matches(['{', '}']).count(), 2);
+                prop_assert!(each.len() < 512);
+            }
+        }
+
+        #[test]
+        fn side_keys_of_an_exact_key_lie_in_its_slot(key in hostile()) {
+            let gate = Resource::exact(&prefix(), &key);
+            prop_assert_eq!(gate.main(), key.as_str());
+            for each in keys(&gate) {
+                prop_assert_eq!(slot(each), slot(&key));
+            }
+        }
+    }
+
+    #[test]
+    fn slots_are_those_of_the_cluster_specification() {
+        // The specification's own check value, and two measured on a server.
+        assert_eq!(crc16(b"123456789"), 0x31C3);
+        assert_eq!(slot("a}b"), 7866);
+        assert_eq!(slot("q:{a}b}"), 15495);
+    }
+
+    #[test]
+    fn every_slot_has_a_tag_that_falls_into_it() {
+        for (number, tag) in TAGS.iter().enumerate() {
+            assert_eq!(usize::from(slot(tag)), number);
+            assert!(tag.len() <= 4);
+        }
+    }
+
+    #[test]
+    fn names_spread_evenly_over_the_nodes_of_a_cluster() {
+        let mut nodes = [0_u32; 3];
+        for number in 0..3000 {
+            nodes[usize::from(named(Kind::Mutex, &format!("job-{number}"), None).tag.0) * 3 / SLOTS] += 1;
+        }
+        assert!(nodes.iter().all(|count| (800..=1200).contains(count)), "{nodes:?}");
+    }
+
+    #[test]
+    fn a_megabyte_from_a_request_makes_a_short_key() {
+        let long = "x".repeat(1 << 20);
+        assert!(named(Kind::Mutex, "a", Some(&long)).main().len() < 256);
+        let other = format!("{}y", &long[1..]);
+        assert_ne!(named(Kind::Mutex, "a", Some(&long)), named(Kind::Mutex, "a", Some(&other)));
+    }
+
+    #[test]
+    fn a_prefix_that_could_choose_a_slot_is_refused() {
+        for prefix in ["", "a{b", "a}", "a b", "é", &"x".repeat(65)] {
+            assert_eq!(Prefix::new(prefix).map_err(|error| error.field()), Err("prefix"), "{prefix:?}");
+        }
+    }
+}

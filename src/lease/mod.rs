@@ -1,0 +1,229 @@
+//! A right to hold until a stated time: what its owner sees of it, and how it is given back.
+
+mod lost;
+mod state;
+
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use tokio::sync::oneshot;
+
+use crate::backend::{Backend, ReleaseAnswer};
+use crate::error::{BackendError, ConfigError};
+use crate::token::FencingToken;
+
+pub use self::lost::{Lost, LostReason};
+pub(crate) use self::state::LeaseState;
+
+/// How long a lease lasts while its guard lives.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub enum LeaseMode {
+    /// Renewed every third of its TTL until the guard is dropped. If the process dies, the TTL ends it.
+    #[default]
+    Renewed,
+    /// Renewed likewise, but lost this long after it was granted, however alive its guard is.
+    MaxHold(Duration),
+    /// Never renewed: lost one TTL after it was granted.
+    Fixed,
+}
+
+impl LeaseMode {
+    pub(crate) fn checked(self) -> Result<Self, ConfigError> {
+        match self {
+            Self::MaxHold(limit) if limit.is_zero() => {
+                Err(ConfigError::out_of_range("max_hold", "0 s", "more than 0 s"))
+            }
+            Self::Renewed | Self::MaxHold(_) | Self::Fixed => Ok(self),
+        }
+    }
+
+    /// How long a lease may last in all, from its grant.
+    pub(crate) fn longest(self, ttl: Duration) -> Option<Duration> {
+        match self {
+            Self::Renewed => None,
+            Self::MaxHold(limit) => Some(limit),
+            Self::Fixed => Some(ttl),
+        }
+    }
+}
+
+/// The one owner of a lease. Dropped, it gives the lease back.
+pub(crate) struct Lease {
+    state: Arc<LeaseState>,
+    backend: Arc<dyn Backend>,
+}
+
+impl Lease {
+    pub(crate) fn new(state: Arc<LeaseState>, backend: Arc<dyn Backend>) -> Self {
+        Self { state, backend }
+    }
+
+    pub(crate) fn state(&self) -> &Arc<LeaseState> {
+        &self.state
+    }
+
+    pub(crate) fn release(self) -> Releasing {
+        let (sender, receiver) = oneshot::channel();
+        if self.state.finish() {
+            self.backend.release(&self.state, Some(sender));
+        } else {
+            // Lost before: its end is under way already.
+            let _ = sender.send(Ok(Release::NoLongerHeld));
+        }
+        Releasing { answer: receiver }
+    }
+}
+
+impl fmt::Debug for Lease {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.state.fmt(f)
+    }
+}
+
+impl Drop for Lease {
+    /// Queues the release with the background thread: without blocking, spawning or a runtime, also while panicking. If the server
+    /// is away it is repeated until the lease would have ended anyway.
+    fn drop(&mut self) {
+        if self.state.finish() {
+            self.backend.release(&self.state, None);
+        }
+    }
+}
+
+/// What a release found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Release {
+    /// It was held until now, and is no longer.
+    Released,
+    /// It had been lost before: somebody else may have held since.
+    NoLongerHeld,
+}
+
+/// The answer to a release that is on its way already.
+///
+/// Returned by `release()` of a guard. Dropping it changes nothing: the release goes on in the background.
+///
+/// # Errors
+///
+/// Resolves to a [`BackendError`] if the server has not answered in time. The release is repeated in the background until it
+/// is answered or the lease has ended by itself.
+#[derive(Debug)]
+#[must_use = "the release is on its way; await this to learn whether the lease was still held"]
+pub struct Releasing {
+    answer: oneshot::Receiver<ReleaseAnswer>,
+}
+
+impl Future for Releasing {
+    type Output = Result<Release, BackendError>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let answer = ready!(Pin::new(&mut self.answer).poll(cx));
+        Poll::Ready(answer.unwrap_or_else(|_| Err(BackendError::background_ended())))
+    }
+}
+
+/// Gives a guard type its view of its lease and its ways to end it.
+///
+/// A macro, because each primitive's guard is a type of its own and all share these methods to the letter.
+macro_rules! guard_methods {
+    () => {
+        /// A number that rises with every grant of this key, for the protected resource to compare.
+        #[must_use]
+        pub fn fencing_token(&self) -> crate::FencingToken {
+            self.lease.state().fencing_token()
+        }
+
+        /// Whether the lease still holds, by this process' own clock: false from its deadline on, whatever messages or timers are late.
+        #[must_use]
+        pub fn is_held(&self) -> bool {
+            self.lease.state().is_held()
+        }
+
+        /// The time for which the lease surely holds; renewals set it back to nearly the TTL. Zero when it is lost.
+        #[must_use]
+        pub fn remaining(&self) -> std::time::Duration {
+            self.lease.state().remaining()
+        }
+
+        /// Waits until the lease is lost; pends for ever if it is released before.
+        ///
+        /// # Cancel safety
+        ///
+        /// Nothing is lost by dropping it, and it can be asked for again.
+        pub fn lost(&self) -> crate::Lost {
+            self.lease.state().lost()
+        }
+
+        /// Runs `work` while the lease holds.
+        ///
+        /// # Errors
+        ///
+        /// Gives the reason if the lease is lost first; `work` is then dropped where it stands.
+        ///
+        /// # Cancel safety
+        ///
+        /// Dropping it drops `work`. The guard goes on holding.
+        pub async fn while_held<T>(&self, work: impl Future<Output = T>) -> Result<T, crate::LostReason> {
+            crate::lease::while_held(self.lease.state(), work).await
+        }
+
+        /// Gives the permit back now. The returned future only tells what the server answered.
+        ///
+        /// # Cancel safety
+        ///
+        /// The release is queued when this is called; dropping the future does not stop it.
+        pub fn release(self) -> crate::Releasing {
+            self.lease.release()
+        }
+    };
+}
+pub(crate) use guard_methods;
+
+/// The one way to race work against the loss of a lease.
+pub(crate) async fn while_held<T>(state: &Arc<LeaseState>, work: impl Future<Output = T>) -> Result<T, LostReason> {
+    tokio::select! {
+        biased;
+        reason = state.lost() => Err(reason),
+        output = work => Ok(output),
+    }
+}
+
+/// A lease as many may look at it: it neither holds nor releases.
+#[derive(Debug, Clone)]
+pub struct LeaseView {
+    state: Arc<LeaseState>,
+}
+
+impl LeaseView {
+    pub(crate) fn new(state: &Arc<LeaseState>) -> Self {
+        Self { state: Arc::clone(state) }
+    }
+
+    /// A number that rises with every grant of this key, for the protected resource to compare.
+    #[must_use]
+    pub fn fencing_token(&self) -> FencingToken {
+        self.state.fencing_token()
+    }
+
+    /// Whether the lease still holds, by this process' own clock.
+    #[must_use]
+    pub fn is_held(&self) -> bool {
+        self.state.is_held()
+    }
+
+    /// The time for which the lease surely holds. Zero when it is lost or released.
+    #[must_use]
+    pub fn remaining(&self) -> Duration {
+        self.state.remaining()
+    }
+
+    /// Waits until the lease is lost; pends for ever if it is released before.
+    pub fn lost(&self) -> Lost {
+        self.state.lost()
+    }
+}

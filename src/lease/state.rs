@@ -1,0 +1,179 @@
+//! The part of a lease that its owner, its viewers and the background thread share.
+//!
+//! # Invariants
+//!
+//! 1. The status leaves `HELD` once, and never comes back: a lost or finished lease can't be revived by a late answer.
+//! 2. The deadline only grows.
+//! 3. Past the deadline the lease is not held, whatever the status still says.
+
+use std::fmt;
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use tokio_util::sync::CancellationToken;
+
+use super::lost::{Lost, LostReason};
+use crate::time::Instant;
+use crate::token::{FencingToken, Token};
+
+const HELD: u8 = 0;
+const FINISHED: u8 = 1;
+const EXPIRED: u8 = 2;
+const GONE: u8 = 3;
+const SHUT_DOWN: u8 = 4;
+
+pub(crate) struct LeaseState {
+    token: Token,
+    fence: FencingToken,
+    deadline: AtomicU64,
+    status: AtomicU8,
+    /// Made when somebody first asks for it: most leases end unwatched.
+    watch: OnceLock<CancellationToken>,
+}
+
+impl LeaseState {
+    pub(crate) fn new(token: Token, fence: FencingToken, deadline: Instant) -> Arc<Self> {
+        Arc::new(Self {
+            token,
+            fence,
+            deadline: AtomicU64::new(deadline.as_nanos()),
+            status: AtomicU8::new(HELD),
+            watch: OnceLock::new(),
+        })
+    }
+
+    pub(crate) fn token(&self) -> Token {
+        self.token
+    }
+
+    pub(crate) fn fencing_token(&self) -> FencingToken {
+        self.fence
+    }
+
+    pub(crate) fn deadline(&self) -> Instant {
+        Instant::from_nanos(self.deadline.load(Ordering::Acquire))
+    }
+
+    /// Sets the deadline further off; an earlier one is ignored (invariant 2).
+    pub(crate) fn prolong(&self, deadline: Instant) {
+        self.deadline.fetch_max(deadline.as_nanos(), Ordering::AcqRel);
+    }
+
+    pub(crate) fn is_held(&self) -> bool {
+        self.status.load(Ordering::Acquire) == HELD && Instant::now() < self.deadline()
+    }
+
+    pub(crate) fn remaining(&self) -> Duration {
+        if self.status.load(Ordering::Acquire) == HELD {
+            self.deadline().since(Instant::now())
+        } else {
+            Duration::ZERO
+        }
+    }
+
+    /// Ends the lease by its owner's will. False if it was lost or finished before.
+    pub(crate) fn finish(&self) -> bool {
+        self.leave(FINISHED)
+    }
+
+    /// Ends the lease against its owner's will. False if it was lost or finished before.
+    pub(crate) fn lose(&self, reason: LostReason) -> bool {
+        let left = self.leave(match reason {
+            LostReason::Expired => EXPIRED,
+            LostReason::Gone => GONE,
+            LostReason::ShutDown => SHUT_DOWN,
+        });
+        if left && let Some(watch) = self.watch.get() {
+            watch.cancel();
+        }
+        left
+    }
+
+    fn leave(&self, status: u8) -> bool {
+        self.status.compare_exchange(HELD, status, Ordering::AcqRel, Ordering::Acquire).is_ok()
+    }
+
+    pub(super) fn lost_reason(&self) -> Option<LostReason> {
+        match self.status.load(Ordering::Acquire) {
+            EXPIRED => Some(LostReason::Expired),
+            GONE => Some(LostReason::Gone),
+            SHUT_DOWN => Some(LostReason::ShutDown),
+            HELD if Instant::now() >= self.deadline() => Some(LostReason::Expired),
+            _ => None,
+        }
+    }
+
+    pub(crate) fn lost(self: &Arc<Self>) -> Lost {
+        let watch = self.watch.get_or_init(CancellationToken::new).clone();
+        // Lost between the status' change and the watch's making: `lose` saw no watch to wake.
+        if self.lost_reason().is_some() {
+            watch.cancel();
+        }
+        Lost::new(Arc::clone(self), watch)
+    }
+}
+
+impl fmt::Debug for LeaseState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Lease")
+            .field("fencing_token", &self.fence.get())
+            .field("remaining", &self.remaining())
+            .field("lost", &self.lost_reason())
+            .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn lease(left: Duration) -> Arc<LeaseState> {
+        LeaseState::new(Token::of(1), FencingToken::new(1), Instant::now().after(left))
+    }
+
+    #[test]
+    fn a_lease_past_its_deadline_is_not_held_though_nobody_said_so() {
+        let lease = lease(Duration::ZERO);
+        assert!(!lease.is_held());
+        assert_eq!(lease.remaining(), Duration::ZERO);
+        assert_eq!(lease.lost_reason(), Some(LostReason::Expired));
+    }
+
+    #[test]
+    fn a_deadline_only_grows() {
+        let lease = lease(Duration::from_secs(10));
+        let deadline = lease.deadline();
+        lease.prolong(Instant::now());
+        assert_eq!(lease.deadline(), deadline);
+        lease.prolong(deadline.after(Duration::from_secs(1)));
+        assert!(lease.deadline() > deadline);
+    }
+
+    #[test]
+    fn a_lost_lease_stays_lost() {
+        let lease = lease(Duration::from_secs(10));
+        assert!(lease.lose(LostReason::Gone));
+        lease.prolong(Instant::now().after(Duration::from_secs(60)));
+        assert!(!lease.is_held());
+        assert!(!lease.finish());
+        assert!(!lease.lose(LostReason::Expired));
+        assert_eq!(lease.lost_reason(), Some(LostReason::Gone));
+    }
+
+    #[tokio::test]
+    async fn a_watcher_that_comes_after_the_loss_is_told() {
+        let lease = lease(Duration::from_secs(10));
+        lease.lose(LostReason::Gone);
+        assert_eq!(lease.lost().await, LostReason::Gone);
+    }
+
+    #[tokio::test]
+    async fn a_watcher_that_came_before_the_loss_is_told() {
+        let lease = lease(Duration::from_secs(10));
+        let watcher = tokio::spawn(lease.lost());
+        tokio::task::yield_now().await;
+        lease.lose(LostReason::ShutDown);
+        assert_eq!(watcher.await.expect("the watcher does not panic"), LostReason::ShutDown);
+    }
+}

@@ -1,0 +1,33 @@
+//! The gate in your Tower: mutexes and counting semaphores that a fleet of processes shares through Redis or Valkey, waiting by push
+//! instead of polling, as Tower layers and as primitives under them.
+//!
+//! # Guarantees
+//!
+//! With one server: mutual exclusion while it keeps its data and its clock does not jump. A failover with asynchronous replication
+//! can grant twice. Where correctness depends on it, check the [fencing token](FencingToken) at the resource.
+
+#![forbid(unsafe_code)]
+#![cfg_attr(not(test), warn(clippy::print_stdout, clippy::print_stderr))]
+
+mod backend;
+mod error;
+mod gate;
+mod key;
+mod lease;
+pub mod mutex;
+mod portcullis;
+pub mod semaphore;
+mod time;
+mod token;
+
+pub use deadpool_redis;
+pub use redis;
+
+pub use self::backend::ShutdownReport;
+pub use self::error::{BackendError, BackendErrorKind, ConfigError, LockError, Refusal, RefusalKind};
+pub use self::key::Key;
+pub use self::lease::{LeaseMode, LeaseView, Lost, LostReason, Release, Releasing};
+pub use self::mutex::{Mutex, MutexGuard};
+pub use self::portcullis::{Builder, Portcullis};
+pub use self::semaphore::{Semaphore, SemaphorePermit};
+pub use self::token::FencingToken;

@@ -1,0 +1,55 @@
+-- A semaphore's holders: a ZSET of tokens by the end of their lease, in ms of the server's clock.
+-- `S` in the records is the sum of their weights; where the ZSET is empty it counts as 0, whatever it says.
+
+local function holders_open(gate, used)
+  local count = redis.call("ZCARD", gate.main)
+  gate.used = count == 0 and 0 or tonumber(used) or count
+end
+
+-- Milliseconds that `token` still holds, or nil.
+local function holders_left(gate, token)
+  local ends = tonumber(redis.call("ZSCORE", gate.main, token))
+  return ends and ends > gate.ms and ends - gate.ms or nil
+end
+
+-- Milliseconds until the first lease ends; no stranger writes here.
+local function holders_next_end(gate)
+  local first = redis.call("ZRANGE", gate.main, 0, 0, "WITHSCORES")
+  return first[2] and math.max(first[2] - gate.ms, 0) or 0, 0
+end
+
+local function holders_remove(gate, token, weight)
+  redis.call("ZREM", gate.main, token)
+  redis.call("HDEL", gate.records, token)
+  gate.used = math.max(gate.used - weight, 0)
+  redis.call("HSET", gate.records, "S", gate.used)
+end
+
+-- Whether there is room for `weight` more. Only when there is none does it look for holders that have expired, and
+-- forgets them: O(log n) for each.
+local function holders_fit(gate, weight, limit)
+  if gate.used + weight <= limit then
+    return true
+  end
+  for _, token in ipairs(redis.call("ZRANGEBYSCORE", gate.main, "-inf", gate.ms)) do
+    local state, held = record_parse(redis.call("HGET", gate.records, token) or "")
+    if state == "c" then
+      roster_suspect(gate.roster, token, gate.ms)
+    end
+    holders_remove(gate, token, held or 1)
+  end
+  return gate.used + weight <= limit
+end
+
+local function holders_put(gate, token, weight, lease_ms)
+  redis.call("ZADD", gate.main, gate.ms + lease_ms, token)
+  keep(gate.main, math.max(lease_ms, KEEP_MS))
+  gate.used = gate.used + weight
+  redis.call("HSET", gate.records, "S", gate.used)
+end
+
+-- Makes the lease of `token` at least `lease_ms` long; never shortens it.
+local function holders_extend(gate, token, lease_ms)
+  redis.call("ZADD", gate.main, "XX", "GT", gate.ms + lease_ms, token)
+  keep(gate.main, math.max(lease_ms, KEEP_MS))
+end

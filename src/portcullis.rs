@@ -1,0 +1,179 @@
+//! The handle that a process shares, and its builder.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::oneshot;
+
+use crate::backend::{Backend, ShutdownReport};
+use crate::backend::server::{Origin, ServerBackend, Settings};
+use crate::error::ConfigError;
+use crate::key::Prefix;
+use crate::mutex::Mutex;
+use crate::semaphore::Semaphore;
+
+/// A process' handle on the gates that it shares with others.
+///
+/// Cheap to clone; one per process and server is enough, since each has connections and a background thread of its own. When the
+/// last clone and the last guard are dropped, the thread delivers what is still to be released, and ends.
+///
+/// # Examples
+///
+/// ```no_run
+/// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+/// use portcullis::Portcullis;
+///
+/// let gates = Portcullis::builder().url("redis://127.0.0.1/").prefix("shop").build()?;
+/// let guard = gates.mutex("nightly-report").lock().await?;
+/// # drop(guard);
+/// # Ok(()) }
+/// ```
+#[derive(Clone)]
+pub struct Portcullis {
+    backend: Arc<dyn Backend>,
+    prefix: Prefix,
+}
+
+impl Portcullis {
+    /// Starts to configure a handle.
+    pub fn builder() -> Builder {
+        Builder::default()
+    }
+
+    /// The lock named `name`. Any name will do; it is one lock for all processes with the same prefix.
+    #[must_use]
+    pub fn mutex(&self, name: &str) -> Mutex {
+        Mutex::named(Arc::clone(&self.backend), self.prefix.clone(), name)
+    }
+
+    /// The lock at a key taken verbatim, to share it with clients that use `SET key token NX PX` and compare the token before they
+    /// delete.
+    ///
+    /// While such a client holds, it is asked for every 100 to 250 ms, since its release tells nobody; clients that publish to
+    /// `<key>:released` are heard, and told. A key without TTL is respected and never removed.
+    #[must_use]
+    pub fn mutex_at(&self, key: &str) -> Mutex {
+        Mutex::exact(Arc::clone(&self.backend), self.prefix.clone(), key)
+    }
+
+    /// The semaphore named `name`, of which `limit` permits may be held at once: 1 to 4294967295.
+    ///
+    /// # Errors
+    ///
+    /// If the limit is 0.
+    pub fn semaphore(&self, name: &str, limit: u32) -> Result<Semaphore, ConfigError> {
+        Semaphore::named(Arc::clone(&self.backend), self.prefix.clone(), name, limit)
+    }
+
+    /// Ends this handle's use of its gates: new calls and waiters are refused at once, guards live on until they are dropped or
+    /// `deadline` has passed, then all are released and their holders told that they lost.
+    ///
+    /// Call it when the server that used the gates has ended, before the process does: what was dropped in the last moment is
+    /// delivered. Calling it again is harmless.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future does not stop the shutdown.
+    pub async fn shutdown(&self, deadline: Duration) -> ShutdownReport {
+        let (sender, receiver) = oneshot::channel();
+        self.backend.shutdown(deadline, sender);
+        receiver.await.unwrap_or_default()
+    }
+}
+
+impl fmt::Debug for Portcullis {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Portcullis").field("prefix", &self.prefix).field("backend", &self.backend).finish()
+    }
+}
+
+/// Configures a [`Portcullis`].
+///
+/// | setting | unit and range | default |
+/// | --- | --- | --- |
+/// | [`url`](Self::url) | `redis://`, `unix://` | `redis://127.0.0.1/` |
+/// | [`prefix`](Self::prefix) | 1 to 64 of `A-Z a-z 0-9 - _ . :` | `portcullis` |
+/// | [`connections`](Self::connections) | 1 to 4 | 2 |
+/// | [`command_timeout`](Self::command_timeout) | 10 ms to 60 s | 500 ms |
+/// | [`connect_timeout`](Self::connect_timeout) | 10 ms to 60 s | 1 s |
+#[derive(Debug, Default)]
+#[must_use = "a builder does nothing until it is built"]
+pub struct Builder {
+    origin: Option<Origin>,
+    subscriber: Option<redis::ConnectionInfo>,
+    url_error: Option<ConfigError>,
+    prefix: Option<String>,
+    settings: Settings,
+}
+
+impl Builder {
+    /// Sets the server to use: anything that makes a [`redis::ConnectionInfo`].
+    pub fn url(mut self, server: impl redis::IntoConnectionInfo) -> Self {
+        match server.into_connection_info() {
+            Ok(info) => self.origin = Some(Origin::Server(info)),
+            // The cause may quote the URL, and with it a password.
+            Err(_) => {
+                let problem = "not a redis:// or unix:// address";
+                self.url_error = Some(ConfigError::new("url", problem));
+            }
+        }
+        self
+    }
+
+    /// Takes the connections for commands from a pool of the user's. They are detached from it and kept, so they leave room in it.
+    ///
+    /// A pool can't receive pushes: name the server to [`subscriber`](Self::subscriber) too, else waiters ask again by a timer.
+    pub fn pool(mut self, pool: deadpool_redis::Pool) -> Self {
+        self.origin = Some(Origin::Pool(pool));
+        self
+    }
+
+    /// Sets where to listen for pushes: the server to which the [`pool`](Self::pool) connects.
+    pub fn subscriber(mut self, server: redis::ConnectionInfo) -> Self {
+        self.subscriber = Some(server);
+        self
+    }
+
+    /// Sets what all keys and channels begin with. Processes share gates if they share it.
+    pub fn prefix(mut self, prefix: impl Into<String>) -> Self {
+        self.prefix = Some(prefix.into());
+        self
+    }
+
+    /// Sets how many connections carry commands. One more listens.
+    pub fn connections(mut self, connections: usize) -> Self {
+        self.settings.connections = connections;
+        self
+    }
+
+    /// Sets how long to wait for the server's answer to one request before its outcome counts as unknown.
+    pub fn command_timeout(mut self, timeout: Duration) -> Self {
+        self.settings.command_timeout = timeout;
+        self
+    }
+
+    /// Sets how long to wait for a connection.
+    pub fn connect_timeout(mut self, timeout: Duration) -> Self {
+        self.settings.connect_timeout = timeout;
+        self
+    }
+
+    /// Makes the handle and starts its background thread. Connects when it is first used, so the server need not be there yet.
+    ///
+    /// # Errors
+    ///
+    /// Names the setting that is out of its range.
+    pub fn build(self) -> Result<Portcullis, ConfigError> {
+        if let Some(error) = self.url_error {
+            return Err(error);
+        }
+        let prefix = Prefix::new(self.prefix.as_deref().unwrap_or(Prefix::DEFAULT))?;
+        let origin = match self.origin {
+            Some(origin) => origin,
+            None => Origin::local()?,
+        };
+        let backend = ServerBackend::start(origin, self.subscriber, &prefix, self.settings)?;
+        Ok(Portcullis { backend, prefix })
+    }
+}

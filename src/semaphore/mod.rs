@@ -1,0 +1,130 @@
+//! At most so many at once, over all processes that share a server.
+//!
+//! A [`Semaphore`] counts permits, kept on the server in a sorted set by the end of each one's lease, so that those of a dead process
+//! come back by themselves. Requests are served strictly in order: a large one at the head is not starved by small ones
+//! behind it.
+//!
+//! Each request is judged by its own limit against what is held by all: when a deploy changes the limit, processes of both
+//! kinds may run at once, and neither grants above its own.
+
+use std::fmt;
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::backend::{Backend, Wait};
+use crate::error::{ConfigError, LockError};
+use crate::gate::Gate;
+use crate::key::{Key, Kind, Prefix};
+use crate::lease::{Lease, LeaseMode, guard_methods};
+
+/// Permits that a fleet of processes shares; see the [module's docs](self).
+///
+/// Cheap to clone. Made by [`Portcullis::semaphore`](crate::Portcullis::semaphore).
+///
+/// # Examples
+///
+/// ```no_run
+/// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+/// use portcullis::Portcullis;
+///
+/// let gates = Portcullis::builder().url("redis://127.0.0.1/").build()?;
+/// let reports = gates.semaphore("reports", 10)?;
+///
+/// let permit = reports.acquire().await?;
+/// let three_more = reports.acquire_many(3).await?;
+/// # drop((permit, three_more));
+/// # Ok(()) }
+/// ```
+#[derive(Clone)]
+pub struct Semaphore {
+    gate: Gate,
+}
+
+impl Semaphore {
+    pub(crate) fn named(backend: Arc<dyn Backend>, prefix: Prefix, name: &str, limit: u32) -> Result<Self, ConfigError> {
+        if limit == 0 {
+            return Err(ConfigError::out_of_range("limit", limit, "1 to 4294967295"));
+        }
+        Ok(Self { gate: Gate::named(backend, prefix, Kind::Semaphore, name, limit) })
+    }
+
+    /// The semaphore of this name for one tenant, route, user: independent of its siblings. Replaces an earlier key.
+    #[must_use]
+    pub fn keyed(&self, key: impl Into<Key>) -> Self {
+        Self { gate: self.gate.keyed(&key.into()) }
+    }
+
+    /// Waits for one permit and takes it. Renewed until the permit is dropped, unless [`lease`](Self::lease) says otherwise.
+    ///
+    /// Served first come, first served over all processes, for up to [`max_wait`](Self::max_wait).
+    ///
+    /// # Errors
+    ///
+    /// [`LockError::Refused`] if the wait ran out, the queue is full or the handle is shutting down;
+    /// [`LockError::Backend`] if the server failed or could not be asked.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future gives up the place in the queue. If the permit was granted in the same moment it is released in the
+    /// background; should that fail to reach the server, its claim ends after 3 s or the TTL, whichever is less.
+    pub fn acquire(&self) -> impl Future<Output = Result<SemaphorePermit, LockError>> + Send + use<> {
+        self.acquire_many(1)
+    }
+
+    /// Waits for `permits` at once and takes them together.
+    ///
+    /// Smaller requests behind it wait until it is served, so it is not starved.
+    ///
+    /// # Errors
+    ///
+    /// [`LockError::Refused`] with [`NeverFits`](crate::RefusalKind::NeverFits), at once, for 0 permits or for more than the limit; else
+    /// as [`acquire`](Self::acquire).
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`acquire`](Self::acquire).
+    pub fn acquire_many(&self, permits: u32) -> impl Future<Output = Result<SemaphorePermit, LockError>> + Send + use<> {
+        let acquire = self.gate.acquire(permits, None);
+        async move { acquire.await.map(|lease| SemaphorePermit { lease }) }
+    }
+
+    /// Takes a permit if one is free now and nobody waits for it.
+    ///
+    /// # Errors
+    ///
+    /// [`LockError::Refused`] with [`Busy`](crate::RefusalKind::Busy) if not; else as [`acquire`](Self::acquire).
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`acquire`](Self::acquire).
+    pub fn try_acquire(&self) -> impl Future<Output = Result<SemaphorePermit, LockError>> + Send + use<> {
+        let acquire = self.gate.acquire(1, Some(Wait::No));
+        async move { acquire.await.map(|lease| SemaphorePermit { lease }) }
+    }
+
+    crate::gate::gate_settings!();
+}
+
+impl fmt::Debug for Semaphore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Semaphore").field(&self.gate).finish()
+    }
+}
+
+/// The holding of one or more permits of a [`Semaphore`].
+///
+/// # Drop
+///
+/// Gives the permits back: it queues the release for the background thread, without blocking and without a runtime. If the
+/// process ends before that was sent, they are free when their TTL is over: see
+/// [`Portcullis::shutdown`](crate::Portcullis::shutdown).
+#[derive(Debug)]
+#[must_use = "a permit that is not bound is dropped at once"]
+pub struct SemaphorePermit {
+    lease: Lease,
+}
+
+impl SemaphorePermit {
+    guard_methods!();
+}

@@ -1,0 +1,111 @@
+//! Which clock is used where: this process' own for its deadlines, the server's for everything shared.
+
+use std::time::Duration;
+
+use crate::error::ConfigError;
+
+/// What a pushed grant is worth until its process has spoken, and what a heartbeat is worth; the scripts' `CLAIM_MS`.
+pub(crate) const CLAIM: Duration = Duration::from_secs(3);
+
+/// A reading of a clock that never steps and counts the time that the machine sleeps.
+///
+/// `std::time::Instant` and tokio's timers stand still while a machine is suspended; a lease does not.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Instant(u64);
+
+impl Instant {
+    pub(crate) const FAR: Self = Self(u64::MAX);
+
+    pub(crate) fn now() -> Self {
+        #[cfg(any(target_os = "linux", target_os = "android"))]
+        const CLOCK: rustix::time::ClockId = rustix::time::ClockId::Boottime;
+        // Elsewhere the monotonic clock counts sleep itself (Apple), or nothing better is at hand.
+        #[cfg(not(any(target_os = "linux", target_os = "android")))]
+        const CLOCK: rustix::time::ClockId = rustix::time::ClockId::Monotonic;
+        let reading = rustix::time::clock_gettime(CLOCK);
+        Self(reading.tv_sec as u64 * 1_000_000_000 + reading.tv_nsec as u64)
+    }
+
+    pub(crate) const fn from_nanos(nanos: u64) -> Self {
+        Self(nanos)
+    }
+
+    pub(crate) const fn as_nanos(self) -> u64 {
+        self.0
+    }
+
+    pub(crate) fn after(self, duration: Duration) -> Self {
+        Self(self.0.saturating_add(u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)))
+    }
+
+    /// The time from `earlier` to this reading, zero if it is not earlier.
+    pub(crate) const fn since(self, earlier: Self) -> Duration {
+        Duration::from_nanos(self.0.saturating_sub(earlier.0))
+    }
+}
+
+/// The moment until which a lease may be believed in: counted from the sending of the request that the server answered
+/// with `left`, less what two clocks may drift apart meanwhile (1 % and 2 ms, as in the Redlock algorithm).
+pub(crate) fn validity(sent: Instant, left: Duration) -> Instant {
+    let drift = left / 100 + Duration::from_millis(2);
+    sent.after(left.saturating_sub(drift))
+}
+
+/// How long the server keeps a lease that nobody renews.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Ttl(Duration);
+
+impl Ttl {
+    pub(crate) const DEFAULT: Self = Self(Duration::from_secs(10));
+    const MIN: Duration = Duration::from_millis(50);
+    const MAX: Duration = Duration::from_secs(24 * 60 * 60);
+
+    pub(crate) fn new(ttl: Duration) -> Result<Self, ConfigError> {
+        if (Self::MIN..=Self::MAX).contains(&ttl) {
+            Ok(Self(Duration::from_millis(u64::try_from(ttl.as_millis()).unwrap_or(u64::MAX))))
+        } else {
+            Err(ConfigError::out_of_range("ttl", format!("{ttl:?}"), "50 ms to 24 h"))
+        }
+    }
+
+    pub(crate) const fn get(self) -> Duration {
+        self.0
+    }
+
+    /// The first part of a pushed grant: the whole lease where that is shorter.
+    pub(crate) fn claim(self) -> Duration {
+        self.0.min(CLAIM)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn validity_never_exceeds_what_the_server_said(sent in 0..u64::MAX / 2, left_ms in 0_u64..100_000_000) {
+            let sent = Instant(sent);
+            let left = Duration::from_millis(left_ms);
+            let until = validity(sent, left);
+            prop_assert!(until >= sent);
+            prop_assert!(until.since(sent) <= left);
+            prop_assert!(left_ms < 10 || until.since(sent) < left);
+        }
+
+        #[test]
+        fn a_ttl_is_accepted_exactly_in_its_range(ms in 0_u64..200_000_000) {
+            prop_assert_eq!(Ttl::new(Duration::from_millis(ms)).is_ok(), (50..=86_400_000).contains(&ms));
+        }
+    }
+
+    #[test]
+    fn extreme_durations_neither_panic_nor_wrap() {
+        assert_eq!(Instant(5).after(Duration::MAX), Instant::FAR);
+        assert_eq!(Instant(5).since(Instant(9)), Duration::ZERO);
+        assert!(Ttl::new(Duration::MAX).is_err());
+        assert!(Ttl::new(Duration::ZERO).is_err());
+    }
+}
