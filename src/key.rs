@@ -302,6 +302,13 @@ impl Resource {
     }
 }
 
+/// By the main key, which no other gate has (invariant 1).
+impl std::hash::Hash for Resource {
+    fn hash<H: std::hash::Hasher>(&self, state: &mut H) {
+        self.main().hash(state);
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::collections::HashSet;

@@ -77,6 +77,11 @@ impl Token {
         Some(Self(value))
     }
 
+    /// A number below 256 that differs from token to token and from one `turn` to the next, to spread what would come at once.
+    pub(crate) const fn jitter(self, turn: u32) -> u32 {
+        (self.0 >> (turn % 15 * 8)) as u32 & 0xFF
+    }
+
     #[cfg(test)]
     pub(crate) const fn of(value: u128) -> Self {
         Self(value)

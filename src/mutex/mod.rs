@@ -74,9 +74,8 @@ impl Mutex {
     ///
     /// Dropping the future gives up the place in the queue. If the lock was granted in the same moment it is released in the
     /// background; should that fail to reach the server, its claim ends after 3 s or the TTL, whichever is less.
-    pub fn lock(&self) -> impl Future<Output = Result<MutexGuard, LockError>> + Send + use<> {
-        let acquire = self.gate.acquire(1, None);
-        async move { acquire.await.map(|lease| MutexGuard { lease }) }
+    pub async fn lock(&self) -> Result<MutexGuard, LockError> {
+        self.gate.acquire(1, None).await.map(|lease| MutexGuard { lease })
     }
 
     /// Takes the lock if it is free now.
@@ -88,9 +87,8 @@ impl Mutex {
     /// # Cancel safety
     ///
     /// As [`lock`](Self::lock).
-    pub fn try_lock(&self) -> impl Future<Output = Result<MutexGuard, LockError>> + Send + use<> {
-        let acquire = self.gate.acquire(1, Some(Wait::No));
-        async move { acquire.await.map(|lease| MutexGuard { lease }) }
+    pub async fn try_lock(&self) -> Result<MutexGuard, LockError> {
+        self.gate.acquire(1, Some(Wait::No)).await.map(|lease| MutexGuard { lease })
     }
 
     crate::gate::gate_settings!();

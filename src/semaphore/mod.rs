@@ -68,8 +68,8 @@ impl Semaphore {
     ///
     /// Dropping the future gives up the place in the queue. If the permit was granted in the same moment it is released in the
     /// background; should that fail to reach the server, its claim ends after 3 s or the TTL, whichever is less.
-    pub fn acquire(&self) -> impl Future<Output = Result<SemaphorePermit, LockError>> + Send + use<> {
-        self.acquire_many(1)
+    pub async fn acquire(&self) -> Result<SemaphorePermit, LockError> {
+        self.acquire_many(1).await
     }
 
     /// Waits for `permits` at once and takes them together.
@@ -84,9 +84,8 @@ impl Semaphore {
     /// # Cancel safety
     ///
     /// As [`acquire`](Self::acquire).
-    pub fn acquire_many(&self, permits: u32) -> impl Future<Output = Result<SemaphorePermit, LockError>> + Send + use<> {
-        let acquire = self.gate.acquire(permits, None);
-        async move { acquire.await.map(|lease| SemaphorePermit { lease }) }
+    pub async fn acquire_many(&self, permits: u32) -> Result<SemaphorePermit, LockError> {
+        self.gate.acquire(permits, None).await.map(|lease| SemaphorePermit { lease })
     }
 
     /// Takes a permit if one is free now and nobody waits for it.
@@ -98,9 +97,8 @@ impl Semaphore {
     /// # Cancel safety
     ///
     /// As [`acquire`](Self::acquire).
-    pub fn try_acquire(&self) -> impl Future<Output = Result<SemaphorePermit, LockError>> + Send + use<> {
-        let acquire = self.gate.acquire(1, Some(Wait::No));
-        async move { acquire.await.map(|lease| SemaphorePermit { lease }) }
+    pub async fn try_acquire(&self) -> Result<SemaphorePermit, LockError> {
+        self.gate.acquire(1, Some(Wait::No)).await.map(|lease| SemaphorePermit { lease })
     }
 
     crate::gate::gate_settings!();

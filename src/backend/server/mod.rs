@@ -1,27 +1,136 @@
-//! STUB
-#![allow(missing_docs, dead_code, unused)]
-pub(crate) mod script;
-use std::sync::Arc;
-use std::time::Duration;
-use tokio::sync::oneshot;
-use super::*;
-use crate::error::ConfigError;
-use crate::key::Prefix;
+//! State on a Redis or Valkey server.
+//!
+//! One background thread with a runtime of its own keeps the connections, the inbox, the waiters and the renewals of a handle. So a
+//! guard can be dropped without a runtime and after its runtime has ended, a blocked worker delays no renewal, and a handle
+//! can be shared by many short-lived runtimes. Callers talk to it through a channel that never blocks.
 
-#[derive(Clone)]
-pub(crate) enum Origin { Server(redis::ConnectionInfo), Pool(deadpool_redis::Pool) }
-impl Origin { pub(crate) fn local() -> Result<Self, ConfigError> { unreachable!() } }
-impl fmt::Debug for Origin { fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result { f.write_str("Origin") } }
-#[derive(Debug, Clone, Default)]
-pub(crate) struct Settings { pub(crate) connections: usize, pub(crate) command_timeout: Duration, pub(crate) connect_timeout: Duration }
-#[derive(Debug)]
-pub(crate) struct ServerBackend;
-impl ServerBackend {
-    pub(crate) fn start(origin: Origin, subscriber: Option<redis::ConnectionInfo>, prefix: &Prefix, settings: Settings) -> Result<Arc<dyn Backend>, ConfigError> { Ok(Arc::new(Self)) }
+mod call;
+mod clock;
+mod core;
+mod driver;
+mod inbox;
+mod link;
+mod reply;
+mod script;
+
+use std::fmt;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use redis::ConnectionInfo;
+use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
+use tokio::sync::oneshot;
+
+use self::core::{Command, Core};
+use self::driver::Driver;
+pub(crate) use self::link::Origin;
+use super::{Acquire, Backend, ReleaseAnswer, Request, ShutdownReport};
+use crate::error::{BackendError, BackendErrorKind, ConfigError};
+use crate::key::Prefix;
+use crate::lease::LeaseState;
+use crate::token::{Instance, Token};
+
+/// What a user can set of the connections.
+#[derive(Debug, Clone)]
+pub(crate) struct Settings {
+    pub(crate) connections: usize,
+    pub(crate) command_timeout: Duration,
+    pub(crate) connect_timeout: Duration,
 }
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            connections: 2,
+            command_timeout: Duration::from_millis(500),
+            connect_timeout: Duration::from_secs(1),
+        }
+    }
+}
+
+impl Settings {
+    fn check(&self) -> Result<(), ConfigError> {
+        let timeouts = Duration::from_millis(10)..=Duration::from_secs(60);
+        if !(1..=4).contains(&self.connections) {
+            return Err(ConfigError::out_of_range("connections", self.connections, "1 to 4"));
+        }
+        for (field, timeout) in [("command_timeout", self.command_timeout), ("connect_timeout", self.connect_timeout)] {
+            if !timeouts.contains(&timeout) {
+                return Err(ConfigError::out_of_range(field, format!("{timeout:?}"), "10 ms to 60 s"));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A handle's way to its background thread.
+pub(crate) struct ServerBackend {
+    commands: UnboundedSender<Command>,
+    myself: Weak<Self>,
+}
+
+impl ServerBackend {
+    pub(crate) fn start(
+        origin: Origin,
+        subscriber: Option<ConnectionInfo>,
+        prefix: &Prefix,
+        settings: Settings,
+    ) -> Result<Arc<dyn Backend>, ConfigError> {
+        settings.check()?;
+        let subscriber = match &origin {
+            Origin::Server(info) => Some(subscriber.unwrap_or_else(|| info.clone())),
+            Origin::Pool(_) => subscriber,
+        };
+        let instance = Instance::draw()?;
+        let no_thread =
+            |error: std::io::Error| ConfigError::new("background thread", format!("it can't be started ({error})"));
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(no_thread)?;
+        let (commands, receiver) = unbounded_channel();
+        let backend = Arc::new_cyclic(|myself| Self { commands, myself: Weak::clone(myself) });
+        let core = Core::new(Weak::<Self>::clone(&backend.myself), settings.clone());
+        let (driver, events) = Driver::new(core, origin, subscriber, settings, instance, prefix.clone());
+        std::thread::Builder::new()
+            .name("portcullis".to_owned())
+            .spawn(move || runtime.block_on(driver.run(receiver, events)))
+            .map_err(no_thread)?;
+        Ok(backend)
+    }
+
+    /// The thread outlives every handle, so this only fails if it has panicked; then all futures say so.
+    fn tell(&self, command: Command) {
+        let _ = self.commands.send(command);
+    }
+}
+
 impl Backend for ServerBackend {
-    fn acquire(&self, request: Request) -> Acquire { unreachable!() }
-    fn cancel(&self, token: Token) {}
-    fn release(&self, lease: &Arc<LeaseState>, answer: Option<oneshot::Sender<ReleaseAnswer>>) {}
-    fn shutdown(&self, deadline: Duration, answer: oneshot::Sender<ShutdownReport>) {}
+    fn acquire(&self, request: Request) -> Acquire {
+        let (token, backend) = match (Token::draw(), self.myself.upgrade()) {
+            (Ok(token), Some(backend)) => (token, backend),
+            _ => {
+                let text = "the system gives no random numbers, so no token can be drawn";
+                return Acquire::ready(Err(BackendError::new(BackendErrorKind::Refused, text, None).into()));
+            }
+        };
+        let (sender, answer) = oneshot::channel();
+        self.tell(Command::Acquire { token, request, answer: sender });
+        Acquire::new(answer, backend, token)
+    }
+
+    fn cancel(&self, token: Token) {
+        self.tell(Command::Cancel(token));
+    }
+
+    fn release(&self, lease: &Arc<LeaseState>, answer: Option<oneshot::Sender<ReleaseAnswer>>) {
+        self.tell(Command::Release { token: lease.token(), answer });
+    }
+
+    fn shutdown(&self, deadline: Duration, answer: oneshot::Sender<ShutdownReport>) {
+        self.tell(Command::Shutdown { deadline, answer });
+    }
+}
+
+impl fmt::Debug for ServerBackend {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ServerBackend").finish_non_exhaustive()
+    }
 }

@@ -1,0 +1,143 @@
+//! The requests that go to a server: which script, with which keys and arguments.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use redis::Cmd;
+
+use super::script::{Script, Verb};
+use crate::key::{Kind, Resource, Tag};
+use crate::time::Instant;
+use crate::token::{FencingToken, Instance, Token};
+
+/// How long a waiter without a deadline of its own may stand in the queue. The client asks again long before.
+const LONGEST_WAIT: Duration = Duration::from_secs(24 * 60 * 60);
+
+/// One request, with all that its answer needs to be understood.
+#[derive(Debug)]
+pub(super) struct Call {
+    pub(super) sent: Instant,
+    pub(super) body: Body,
+}
+
+#[derive(Debug)]
+pub(super) enum Body {
+    Acquire(Ask),
+    End(End),
+    Renew(Renew),
+}
+
+#[derive(Debug)]
+pub(super) struct Ask {
+    pub(super) token: Token,
+    pub(super) resource: Arc<Resource>,
+    pub(super) weight: u32,
+    pub(super) limit: u32,
+    pub(super) lease: Duration,
+    /// The server's time after which it must create nothing.
+    pub(super) latest_ms: u64,
+    /// How long to stand in the queue; `None` for a day.
+    pub(super) wait: Option<Duration>,
+    pub(super) max_waiters: u32,
+    /// The place to re-enter with, 0 for a fresh one.
+    pub(super) ticket: u64,
+    /// Whether a push would be heard.
+    pub(super) pushed: bool,
+}
+
+#[derive(Debug)]
+pub(super) struct End {
+    pub(super) token: Token,
+    pub(super) resource: Arc<Resource>,
+    /// The greatest `latest_ms` of this token's unanswered acquires, 0 if all are answered.
+    pub(super) latest_ms: u64,
+}
+
+#[derive(Debug)]
+pub(super) struct Renew {
+    pub(super) tag: Tag,
+    pub(super) kind: Kind,
+    pub(super) roster: Arc<Resource>,
+    /// Whether this process has waiters under this tag.
+    pub(super) waits: bool,
+    pub(super) leases: Vec<Extend>,
+}
+
+#[derive(Debug)]
+pub(super) struct Extend {
+    pub(super) token: Token,
+    pub(super) resource: Arc<Resource>,
+    pub(super) fence: FencingToken,
+    pub(super) lease: Duration,
+}
+
+impl Call {
+    pub(super) fn tag(&self) -> Tag {
+        match &self.body {
+            Body::Acquire(ask) => ask.resource.tag,
+            Body::End(end) => end.resource.tag,
+            Body::Renew(renew) => renew.tag,
+        }
+    }
+
+    pub(super) fn script(&self) -> &'static Script {
+        match &self.body {
+            Body::Acquire(ask) => Script::get(ask.resource.kind, Verb::Acquire),
+            Body::End(end) => Script::get(end.resource.kind, Verb::End),
+            Body::Renew(renew) => Script::get(renew.kind, Verb::Renew),
+        }
+    }
+
+    /// The command for the server: by hash, or whole where the server does not know the script.
+    pub(super) fn command(&self, whole: bool, instance: &Instance, channels: &str) -> Cmd {
+        let script = self.script();
+        let mut cmd = Cmd::with_capacity(20, 600);
+        if whole {
+            cmd.arg("EVAL").arg(&script.code);
+        } else {
+            cmd.arg("EVALSHA").arg(&script.sha);
+        }
+        match &self.body {
+            Body::Acquire(ask) => {
+                gate_keys(&mut cmd, &ask.resource);
+                cmd.arg(&ask.token.text(instance)[..])
+                    .arg(channels)
+                    .arg(ask.weight)
+                    .arg(ask.limit)
+                    .arg(millis(ask.lease))
+                    .arg(ask.latest_ms)
+                    .arg(millis(ask.wait.unwrap_or(LONGEST_WAIT).min(LONGEST_WAIT)))
+                    .arg(ask.max_waiters)
+                    .arg(ask.ticket)
+                    .arg(u8::from(ask.pushed));
+            }
+            Body::End(end) => {
+                gate_keys(&mut cmd, &end.resource);
+                cmd.arg(&end.token.text(instance)[..])
+                    .arg(channels)
+                    .arg(end.latest_ms)
+                    .arg(end.resource.released.as_deref().unwrap_or_default());
+            }
+            Body::Renew(renew) => {
+                cmd.arg(1 + 2 * renew.leases.len()).arg(&*renew.roster.roster);
+                for lease in &renew.leases {
+                    cmd.arg(lease.resource.main()).arg(lease.resource.records());
+                }
+                cmd.arg(instance.as_str()).arg(u8::from(renew.waits));
+                for lease in &renew.leases {
+                    cmd.arg(&lease.token.text(instance)[..]).arg(lease.fence.get()).arg(millis(lease.lease));
+                }
+            }
+        }
+        cmd
+    }
+}
+
+fn gate_keys(cmd: &mut Cmd, resource: &Resource) {
+    cmd.arg(4).arg(resource.main()).arg(resource.queue()).arg(resource.records()).arg(&*resource.roster);
+}
+
+/// Whole milliseconds, at least one: the scripts take no zero for a duration that is not nothing.
+fn millis(duration: Duration) -> u64 {
+    if duration.is_zero() { 0 } else { u64::try_from(duration.as_millis()).unwrap_or(u64::MAX).max(1) }
+}

@@ -1,0 +1,176 @@
+//! The end of a token: sent until it is answered, because nobody else will clean up.
+
+use tokio::sync::oneshot;
+
+use super::{Core, Due, Entry, Open, waiting::backoff};
+use crate::backend::server::call::{Body, Call, End};
+use crate::backend::server::reply::{Ended, Failure};
+use crate::backend::{ReleaseAnswer, Request};
+use crate::error::BackendErrorKind;
+use crate::lease::Release;
+use crate::time::Instant;
+use crate::token::Token;
+
+#[derive(Debug)]
+pub(super) struct Ending {
+    request: Request,
+    open: Open,
+    /// Whether a lease ends, rather than a wait.
+    pub(super) held: bool,
+    answer: Option<oneshot::Sender<ReleaseAnswer>>,
+    /// When the caller is told that the server does not answer.
+    answer_by: Instant,
+    /// When the server has surely forgotten the lease by itself.
+    until: Instant,
+    in_flight: bool,
+    retry_at: Instant,
+    attempts: u32,
+    pub(super) timer: Instant,
+}
+
+impl Ending {
+    pub(super) fn is_on(&self, link: usize, links: usize) -> bool {
+        self.request.resource.tag.index() % links == link
+    }
+
+    pub(super) fn next(&self) -> Instant {
+        let answer_by = if self.answer.is_some() { self.answer_by } else { Instant::FAR };
+        self.until.min(self.retry_at).min(answer_by)
+    }
+
+    fn tell(&mut self, answer: ReleaseAnswer) {
+        if let Some(sender) = self.answer.take() {
+            let _ = sender.send(answer);
+        }
+    }
+}
+
+impl Core {
+    /// Starts to end what a token holds, waits for, or may have left behind.
+    pub(super) fn end(
+        &mut self,
+        now: Instant,
+        token: Token,
+        request: &Request,
+        open: Open,
+        held: bool,
+        answer: Option<oneshot::Sender<ReleaseAnswer>>,
+    ) {
+        let until = if held {
+            now.after(request.ttl.get() + self.settings.command_timeout)
+        } else {
+            // A place in the queue is kept alive by our own heartbeats as long as others wait here.
+            Instant::FAR
+        };
+        let ending = Ending {
+            request: request.clone(),
+            open,
+            held,
+            answer,
+            answer_by: now.after(self.settings.command_timeout),
+            until,
+            in_flight: false,
+            retry_at: Instant::FAR,
+            attempts: 0,
+            timer: Instant::FAR,
+        };
+        self.entries.insert(token, Entry::Ending(ending));
+        self.send_end(now, token);
+        self.schedule(token);
+    }
+
+    /// Sends the end if there is a connection; a connection that comes up sends what was left.
+    pub(super) fn send_end(&mut self, now: Instant, token: Token) {
+        let Some(Entry::Ending(ending)) = self.entries.get_mut(&token) else { return };
+        let resource = &ending.request.resource;
+        if ending.in_flight || !self.links[resource.tag.index() % self.links.len()] {
+            return;
+        }
+        ending.in_flight = true;
+        ending.retry_at = Instant::FAR;
+        let end = End { token, resource: resource.clone(), latest_ms: ending.open.latest_ms };
+        self.calls.push(Call { sent: now, body: Body::End(end) });
+    }
+
+    pub(super) fn ended(&mut self, now: Instant, token: Token, result: Result<(Ended, bool), Failure>) {
+        let Some(Entry::Ending(ending)) = self.entries.get_mut(&token) else { return };
+        ending.in_flight = false;
+        match result {
+            Ok((outcome, more)) => {
+                match outcome {
+                    Ended::Released => ending.tell(Ok(Release::Released)),
+                    Ended::Cancelled | Ended::Gone => ending.tell(Ok(Release::NoLongerHeld)),
+                    Ended::Incompatible => {
+                        let source = (redis::ErrorKind::UnexpectedReturnType, "a record of another protocol version");
+                        let failure = Failure::Final(BackendErrorKind::Incompatible, source.into());
+                        let error = self.failure_of_end(token, &failure);
+                        self.tell_end(token, error);
+                    }
+                }
+                if more {
+                    self.send_end(now, token);
+                } else {
+                    self.forget_end(token, true);
+                }
+            }
+            Err(failure) => {
+                if !matches!(failure, Failure::NotSent) {
+                    ending.retry_at = now.after(backoff(ending.attempts, token));
+                    ending.attempts += 1;
+                }
+                if let Failure::Final(kind, _) = &failure {
+                    let hopeless = !matches!(kind, BackendErrorKind::Refused);
+                    let error = self.failure_of_end(token, &failure);
+                    self.tell_end(token, error);
+                    if hopeless {
+                        self.forget_end(token, false);
+                        return;
+                    }
+                }
+                self.schedule(token);
+            }
+        }
+    }
+
+    pub(super) fn ending_due(&mut self, now: Instant, token: Token) {
+        let Some(Entry::Ending(ending)) = self.entries.get(&token) else { return };
+        if ending.answer.is_some() && now >= ending.answer_by {
+            let failure = if ending.in_flight || ending.attempts > 0 { Failure::Unknown(None) } else { Failure::NotSent };
+            let error = self.failure_of_end(token, &failure);
+            self.tell_end(token, error);
+        }
+        let Some(Entry::Ending(ending)) = self.entries.get_mut(&token) else { return };
+        if now >= ending.until {
+            tracing::warn!(gate = %ending.request.resource.gate, "a release was never answered; its lease has run out");
+            self.forget_end(token, false);
+        } else if now >= ending.retry_at {
+            ending.retry_at = Instant::FAR;
+            self.send_end(now, token);
+        }
+    }
+
+    fn failure_of_end(&self, token: Token, failure: &Failure) -> ReleaseAnswer {
+        match self.entries.get(&token) {
+            Some(Entry::Ending(ending)) => Err(self.failure(&ending.request, "releasing", Some(failure))),
+            _ => Ok(Release::NoLongerHeld),
+        }
+    }
+
+    fn tell_end(&mut self, token: Token, answer: ReleaseAnswer) {
+        if let Some(Entry::Ending(ending)) = self.entries.get_mut(&token) {
+            ending.tell(answer);
+        }
+    }
+
+    fn forget_end(&mut self, token: Token, done: bool) {
+        let Some(Entry::Ending(mut ending)) = self.entries.remove(&token) else { return };
+        self.timers.clear(ending.timer, Due::Token(token));
+        ending.tell(Ok(Release::NoLongerHeld));
+        if let Some(shutdown) = &mut self.shutdown
+            && ending.held
+            && done
+        {
+            shutdown.report.released += 1;
+        }
+    }
+}

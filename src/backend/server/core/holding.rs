@@ -1,0 +1,218 @@
+//! A lease from its grant to its release or its loss.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::oneshot;
+
+use super::{Core, Due, Entry, Open};
+use crate::backend::server::call::Renew;
+use crate::backend::server::reply::{Failure, Renewed};
+use crate::backend::{ReleaseAnswer, Request};
+use crate::key::Tag;
+use crate::lease::{LeaseState, LostReason, Release};
+use crate::time::{Instant, validity};
+use crate::token::{FencingToken, Token};
+
+#[derive(Debug)]
+pub(super) struct Holder {
+    pub(super) request: Request,
+    lease: Arc<LeaseState>,
+    pub(super) open: Open,
+    granted: Instant,
+    /// The sending of the request that the lease's present length comes from.
+    renewed: Instant,
+    /// Whether it has its whole length, not a claim's.
+    whole: bool,
+    /// Since when a renewal is under way.
+    in_flight: bool,
+    renew_at: Instant,
+    pub(super) timer: Instant,
+}
+
+impl Holder {
+    pub(super) fn is_on(&self, link: usize, links: usize) -> bool {
+        self.request.resource.tag.index() % links == link
+    }
+
+    pub(super) fn next(&self) -> Instant {
+        let renew_at = if self.in_flight { Instant::FAR } else { self.renew_at };
+        self.lease.deadline().min(renew_at)
+    }
+
+    /// The time between two renewals, and the latest a first one comes after a claim.
+    fn interval(&self) -> Duration {
+        if self.whole { self.request.ttl.get() / 3 } else { self.request.ttl.claim() / 3 }
+    }
+
+    /// When it must not be held any more, however often it is renewed.
+    fn last(&self) -> Instant {
+        self.request.mode.longest(self.request.ttl.get()).map_or(Instant::FAR, |longest| self.granted.after(longest))
+    }
+
+    fn plan(&mut self) {
+        // A lease that has its whole length and may not get longer is left to run out.
+        let done = self.whole && self.lease.deadline() >= self.last();
+        self.renew_at = if done { Instant::FAR } else { self.renewed.after(self.interval()) };
+    }
+
+    pub(super) fn renew_now(&mut self, now: Instant) {
+        if self.renew_at != Instant::FAR {
+            self.renew_at = now;
+        }
+    }
+
+    /// Puts a renewal that is due off.
+    pub(super) fn postpone(&mut self, later: Instant) {
+        if self.renew_at != Instant::FAR {
+            self.renew_at = self.renew_at.max(later);
+        }
+    }
+
+    /// Whether its renewal is due, or near enough to go along with another's: the renewals of a tag come to share their calls.
+    pub(super) fn wants_renewal(&self, now: Instant) -> bool {
+        !self.in_flight
+            && self.renew_at != Instant::FAR
+            && (now >= self.renew_at || now.since(self.renewed) >= self.interval() / 2)
+    }
+
+    /// What the next renewal asks for, and that it is under way.
+    pub(super) fn renew(&mut self, now: Instant) -> (FencingToken, Duration) {
+        self.in_flight = true;
+        let left = self.last().since(now).max(Duration::from_millis(1));
+        (self.lease.fencing_token(), self.request.ttl.get().min(left))
+    }
+}
+
+impl Core {
+    #[expect(clippy::too_many_arguments, reason = "each is one fact of the grant, and it is called once")]
+    pub(super) fn start_holding(
+        &mut self,
+        now: Instant,
+        token: Token,
+        request: &Request,
+        open: Open,
+        fence: FencingToken,
+        deadline: Instant,
+        whole: bool,
+    ) -> Arc<LeaseState> {
+        let mut holder = Holder {
+            request: request.clone(),
+            lease: LeaseState::new(token, fence, Instant::from_nanos(0)),
+            open,
+            granted: now,
+            renewed: now,
+            whole,
+            in_flight: false,
+            renew_at: Instant::FAR,
+            timer: Instant::FAR,
+        };
+        holder.lease.prolong(deadline.min(holder.last()));
+        holder.plan();
+        let lease = Arc::clone(&holder.lease);
+        self.entries.insert(token, Entry::Holding(holder));
+        self.schedule(token);
+        lease
+    }
+
+    /// An acquire that was sent before we knew of the grant says "held".
+    pub(super) fn held_again(&mut self, now: Instant, sent: Instant, token: Token, fence: FencingToken, left: Duration) {
+        let Some(Entry::Holding(holder)) = self.entries.get(&token) else { return };
+        if holder.lease.fencing_token() == fence {
+            holder.lease.prolong(validity(sent, left).min(holder.last()));
+        } else {
+            // Ours ran out, and this token was granted anew meanwhile: somebody else may have held in between.
+            self.lose(now, token, LostReason::Gone);
+        }
+    }
+
+    /// The holder's timer fired; names the tag if a renewal is due.
+    pub(super) fn holder_due(&mut self, now: Instant, token: Token) -> Option<Tag> {
+        let Some(Entry::Holding(holder)) = self.entries.get(&token) else { return None };
+        if now >= holder.lease.deadline() {
+            self.lose(now, token, LostReason::Expired);
+            return None;
+        }
+        if !holder.wants_renewal(now) {
+            return None;
+        }
+        let tag = holder.request.resource.tag;
+        self.renew_with(tag, token);
+        Some(tag)
+    }
+
+    pub(super) fn renewed(&mut self, now: Instant, sent: Instant, call: &Renew, result: Result<Vec<Renewed>, Failure>) {
+        if let Ok(entries) = &result
+            && entries.len() != call.leases.len()
+        {
+            return;
+        }
+        for (index, lease) in call.leases.iter().enumerate() {
+            let answer = result.as_ref().ok().map(|entries| entries[index]);
+            self.lease_renewed(now, sent, lease.token, lease.fence, answer);
+        }
+    }
+
+    fn lease_renewed(&mut self, now: Instant, sent: Instant, token: Token, fence: FencingToken, answer: Option<Renewed>) {
+        match self.entries.get_mut(&token) {
+            Some(Entry::Waiting(_)) => match answer {
+                Some(Renewed::Left(left)) => self.confirmed(now, token, fence, Some(validity(sent, left))),
+                Some(Renewed::Gone | Renewed::Other | Renewed::Incompatible) => self.confirmed(now, token, fence, None),
+                // Confirmed by its timer.
+                None => {}
+            },
+            Some(Entry::Holding(holder)) if holder.lease.fencing_token() == fence => {
+                holder.in_flight = false;
+                if now >= holder.lease.deadline() {
+                    // Looked at before the answer: what was lost is not revived.
+                    self.lose(now, token, LostReason::Expired);
+                    return;
+                }
+                match answer {
+                    Some(Renewed::Left(left)) => {
+                        holder.lease.prolong(validity(sent, left).min(holder.last()));
+                        holder.renewed = sent;
+                        holder.whole = true;
+                        holder.plan();
+                    }
+                    Some(Renewed::Gone | Renewed::Other | Renewed::Incompatible) => {
+                        self.lose(now, token, LostReason::Gone);
+                        return;
+                    }
+                    None => {
+                        // Not lost: the lease still runs. Soon enough for several attempts, not so soon as to flood.
+                        let left = holder.lease.deadline().since(now);
+                        holder.renew_at = now.after((left / 5).clamp(Duration::from_millis(10), Duration::from_millis(500)));
+                    }
+                }
+                self.schedule(token);
+            }
+            _ => {}
+        }
+    }
+
+    /// Tells the owner that its lease is over, and ends it on the server too.
+    pub(super) fn lose(&mut self, now: Instant, token: Token, reason: LostReason) {
+        let Some(Entry::Holding(holder)) = self.entries.get(&token) else { return };
+        if holder.lease.lose(reason) {
+            let (gate, fencing_token) = (&holder.request.resource.gate, holder.lease.fencing_token().get());
+            tracing::warn!(%gate, fencing_token, %reason, "lost a lease");
+        }
+        self.stop_holding(now, token, None);
+    }
+
+    pub(super) fn release(&mut self, now: Instant, token: Token, answer: Option<oneshot::Sender<ReleaseAnswer>>) {
+        if matches!(self.entries.get(&token), Some(Entry::Holding(_))) {
+            self.stop_holding(now, token, answer);
+        } else if let Some(answer) = answer {
+            let _ = answer.send(Ok(Release::NoLongerHeld));
+        }
+    }
+
+    fn stop_holding(&mut self, now: Instant, token: Token, answer: Option<oneshot::Sender<ReleaseAnswer>>) {
+        let Some(Entry::Holding(holder)) = self.entries.remove(&token) else { return };
+        self.timers.clear(holder.timer, Due::Token(token));
+        self.renew_without(holder.request.resource.tag, token);
+        self.end(now, token, &holder.request, holder.open, true, answer);
+    }
+}

@@ -1,0 +1,419 @@
+//! All that one handle decides, without input or output: commands, answers, pushes and time come in, calls go out.
+//!
+//! It runs on the handle's background thread alone, so nothing here is locked, and tests can put any event after any other.
+//!
+//! # Invariants
+//!
+//! 1. A token is in `entries` from its first call until its `end` was answered: whatever a lost, late or repeated request may leave on
+//!    the server, somebody is left here to clean it up.
+//! 2. A token goes from waiting to holding to ending, never back. A late answer finds it further on and changes nothing but,
+//!    forwards, the deadline.
+//! 3. Every entry, and every tag with waiters, has a timer: no event that fails to come can stall one for good.
+//! 4. One acquire of a token is under way at a time, and `Open` knows the latest moment at which an unanswered one may still run.
+
+mod ending;
+mod holding;
+mod speaking;
+#[cfg(test)]
+mod tests;
+mod timers;
+mod waiting;
+
+use std::collections::HashMap;
+use std::sync::Weak;
+use std::time::Duration;
+
+use tokio::sync::oneshot;
+
+use self::ending::Ending;
+use self::holding::Holder;
+use self::speaking::TagState;
+use self::timers::{Due, Timers};
+use self::waiting::Waiter;
+use super::Settings;
+use super::call::{Body, Call};
+use super::clock::ServerClock;
+use super::reply::{self, Failure, Garbled, Push, Reply};
+use crate::backend::{Backend, ReleaseAnswer, Request, ShutdownReport};
+use crate::error::{BackendError, BackendErrorKind, LockError};
+use crate::key::Tag;
+use crate::lease::{Lease, LostReason};
+use crate::time::Instant;
+use crate::token::Token;
+
+/// What a caller asks of the background thread.
+#[derive(Debug)]
+pub(super) enum Command {
+    Acquire { token: Token, request: Request, answer: oneshot::Sender<Result<Lease, LockError>> },
+    Cancel(Token),
+    Release { token: Token, answer: Option<oneshot::Sender<ReleaseAnswer>> },
+    Shutdown { deadline: Duration, answer: oneshot::Sender<ShutdownReport> },
+}
+
+/// A channel that other clients of an exact key tell of releases on.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Channel {
+    Join(Box<str>),
+    Leave(Box<str>),
+}
+
+/// What is to be done with a token.
+#[derive(Debug)]
+enum Entry {
+    Waiting(Box<Waiter>),
+    Holding(Holder),
+    Ending(Ending),
+}
+
+/// The acquires of one token that were sent and not answered: they may run until `latest_ms` of the server's clock.
+#[derive(Debug, Clone, Copy, Default)]
+struct Open {
+    count: u32,
+    latest_ms: u64,
+}
+
+impl Open {
+    fn sent(&mut self, latest_ms: u64) {
+        self.count += 1;
+        self.latest_ms = self.latest_ms.max(latest_ms);
+    }
+
+    /// An answered command can't run again.
+    fn answered(&mut self) {
+        self.count = self.count.saturating_sub(1);
+        if self.count == 0 {
+            self.latest_ms = 0;
+        }
+    }
+}
+
+/// The end of a handle's life.
+#[derive(Debug)]
+struct Shutdown {
+    deadline: Instant,
+    answers: Vec<oneshot::Sender<ShutdownReport>>,
+    /// Past it, what is not answered is abandoned.
+    last: Instant,
+    report: ShutdownReport,
+}
+
+#[derive(Debug)]
+pub(super) struct Core {
+    backend: Weak<dyn Backend>,
+    settings: Settings,
+    clock: ServerClock,
+    /// Which of the connections for commands are up.
+    links: Vec<bool>,
+    /// Whether the inbox is confirmed.
+    listening: bool,
+    wants_inbox: bool,
+    entries: HashMap<Token, Entry>,
+    tags: HashMap<Tag, TagState>,
+    timers: Timers,
+    shutdown: Option<Shutdown>,
+    calls: Vec<Call>,
+    channels: Vec<Channel>,
+}
+
+impl Core {
+    pub(super) fn new(backend: Weak<dyn Backend>, settings: Settings) -> Self {
+        Self {
+            backend,
+            links: vec![false; settings.connections],
+            settings,
+            clock: ServerClock::default(),
+            listening: false,
+            wants_inbox: false,
+            entries: HashMap::new(),
+            tags: HashMap::new(),
+            timers: Timers::default(),
+            shutdown: None,
+            calls: Vec::new(),
+            channels: Vec::new(),
+        }
+    }
+
+    /// The calls to send now.
+    pub(super) fn take_calls(&mut self) -> Vec<Call> {
+        std::mem::take(&mut self.calls)
+    }
+
+    pub(super) fn take_channels(&mut self) -> Vec<Channel> {
+        std::mem::take(&mut self.channels)
+    }
+
+    /// Whether somebody has asked to wait, so that pushes must be heard.
+    pub(super) fn wants_inbox(&self) -> bool {
+        self.wants_inbox
+    }
+
+    /// Whether nothing is left to be done for anybody.
+    pub(super) fn is_idle(&self) -> bool {
+        self.entries.is_empty()
+    }
+
+    pub(super) fn next_timer(&self) -> Option<Instant> {
+        self.timers.next()
+    }
+
+    /// The connection that carries a tag's calls: always the same one, so that they run in the order of their sending.
+    pub(super) fn link_of(&self, tag: Tag) -> usize {
+        tag.index() % self.links.len()
+    }
+
+    fn is_up(&self, tag: Tag) -> bool {
+        self.links[self.link_of(tag)]
+    }
+
+    pub(super) fn command(&mut self, now: Instant, command: Command) {
+        match command {
+            Command::Acquire { token, request, answer } => self.acquire(now, token, request, answer),
+            Command::Cancel(token) => self.cancel(now, token),
+            Command::Release { token, answer } => self.release(now, token, answer),
+            Command::Shutdown { deadline, answer } => self.shut_down(now, deadline, answer),
+        }
+    }
+
+    /// What the server's clock read when the connection was made.
+    pub(super) fn time_seen(&mut self, us: u64, sent: Instant, now: Instant) {
+        self.clock.observe(us, sent, now);
+    }
+
+    pub(super) fn answer(&mut self, now: Instant, call: Call, result: Result<redis::Value, Failure>) {
+        let sent = call.sent;
+        match call.body {
+            Body::Acquire(ask) => {
+                let result = self.decode(now, sent, result, reply::acquired);
+                self.acquired(now, sent, &ask, result);
+            }
+            Body::End(end) => {
+                let result = self.decode(now, sent, result, reply::ended);
+                self.ended(now, end.token, result);
+            }
+            Body::Renew(renew) => {
+                let result = self.decode(now, sent, result, reply::renewed);
+                self.renewed(now, sent, &renew, result);
+            }
+        }
+        self.settle_shutdown(now);
+    }
+
+    fn decode<T>(
+        &mut self,
+        now: Instant,
+        sent: Instant,
+        result: Result<redis::Value, Failure>,
+        decode: impl FnOnce(&redis::Value) -> Result<Reply<T>, Garbled>,
+    ) -> Result<T, Failure> {
+        let reply = decode(&result?).map_err(|Garbled| {
+            let garbled = (redis::ErrorKind::UnexpectedReturnType, "an answer that none of our scripts gives");
+            Failure::Final(BackendErrorKind::Protocol, redis::RedisError::from(garbled))
+        })?;
+        self.clock.observe(reply.us, sent, now);
+        Ok(reply.outcome)
+    }
+
+    pub(super) fn push(&mut self, now: Instant, push: Push) {
+        match push {
+            Push::Grant { token, fence, us, left } => self.granted(now, token, fence, us, left),
+            Push::Never { token } => self.never_fits(now, token),
+        }
+    }
+
+    /// A connection for commands came up or went down. What could not be sent meanwhile is sent now.
+    pub(super) fn link_changed(&mut self, now: Instant, link: usize, up: bool) {
+        self.links[link] = up;
+        if !up {
+            return;
+        }
+        let tokens: Vec<Token> = self.entries.keys().copied().collect();
+        for token in tokens {
+            match self.entries.get_mut(&token) {
+                Some(Entry::Waiting(waiter)) if waiter.is_on(link, self.settings.connections) => self.ask(now, token),
+                Some(Entry::Ending(ending)) if ending.is_on(link, self.settings.connections) => self.send_end(now, token),
+                Some(Entry::Holding(holder)) if holder.is_on(link, self.settings.connections) => {
+                    holder.renew_now(now);
+                    self.schedule(token);
+                }
+                _ => {}
+            }
+        }
+    }
+
+    /// The inbox was confirmed, or is lost. While it is down nobody can tell us, so we ask; when it is back we ask once, how all stand.
+    pub(super) fn inbox_changed(&mut self, now: Instant, listening: bool) {
+        self.listening = listening;
+        let waiting: Vec<Token> = self.waiting_in_queues();
+        if listening {
+            for token in waiting {
+                self.sync(now, token);
+            }
+        } else {
+            self.poll_soon(now);
+        }
+    }
+
+    pub(super) fn tick(&mut self, now: Instant) {
+        let mut tags: Vec<Tag> = Vec::new();
+        while let Some(due) = self.timers.pop(now) {
+            match due {
+                Due::Token(token) => {
+                    if let Some(tag) = self.token_due(now, token)
+                        && !tags.contains(&tag)
+                    {
+                        tags.push(tag);
+                    }
+                }
+                Due::Tag(tag) => {
+                    if !tags.contains(&tag) {
+                        tags.push(tag);
+                    }
+                }
+            }
+        }
+        for tag in tags {
+            self.speak(now, tag);
+        }
+        self.settle_shutdown(now);
+    }
+
+    /// Does what a token's timer was set for; names its tag if its lease is to be renewed.
+    fn token_due(&mut self, now: Instant, token: Token) -> Option<Tag> {
+        match self.entries.get_mut(&token)? {
+            Entry::Waiting(waiter) => {
+                waiter.timer = Instant::FAR;
+                self.waiter_due(now, token);
+            }
+            Entry::Holding(holder) => {
+                holder.timer = Instant::FAR;
+                let renew = self.holder_due(now, token);
+                if renew.is_some() {
+                    // Its next timer is set when its tag has spoken for it.
+                    return renew;
+                }
+            }
+            Entry::Ending(ending) => {
+                ending.timer = Instant::FAR;
+                self.ending_due(now, token);
+            }
+        }
+        self.schedule(token);
+        None
+    }
+
+    /// Sets an entry's timer to what it needs next. A timer that is too early is left as it is: it finds nothing due and comes
+    /// here again, which is cheaper than to move it with each step.
+    fn schedule(&mut self, token: Token) {
+        let (next, timer) = match self.entries.get_mut(&token) {
+            Some(Entry::Waiting(waiter)) => (waiter.next(), &mut waiter.timer),
+            Some(Entry::Holding(holder)) => (holder.next(), &mut holder.timer),
+            Some(Entry::Ending(ending)) => (ending.next(), &mut ending.timer),
+            None => return,
+        };
+        self.timers.set(timer, next, Due::Token(token));
+    }
+
+    fn shut_down(&mut self, now: Instant, deadline: Duration, answer: oneshot::Sender<ShutdownReport>) {
+        let deadline = now.after(deadline);
+        // The calls under way, and one more for what they leave behind.
+        let last = deadline.after(2 * self.settings.command_timeout);
+        match &mut self.shutdown {
+            Some(shutdown) => {
+                shutdown.answers.push(answer);
+                shutdown.deadline = shutdown.deadline.min(deadline);
+                shutdown.last = shutdown.last.min(last);
+            }
+            None => {
+                self.shutdown = Some(Shutdown { deadline, last, answers: vec![answer], report: ShutdownReport::default() });
+            }
+        }
+        let tokens: Vec<Token> = self.entries.keys().copied().collect();
+        for token in tokens {
+            self.refuse_shutting_down(now, token);
+        }
+        self.settle_shutdown(now);
+    }
+
+    /// Takes the next step of a shutdown, if one is due.
+    fn settle_shutdown(&mut self, now: Instant) {
+        let Some(shutdown) = &mut self.shutdown else { return };
+        if now >= shutdown.deadline {
+            let held: Vec<Token> = self
+                .entries
+                .iter()
+                .filter_map(|(token, entry)| matches!(entry, Entry::Holding(_)).then_some(*token))
+                .collect();
+            for token in held {
+                self.lose(now, token, LostReason::ShutDown);
+            }
+        }
+        let Some(shutdown) = &mut self.shutdown else { return };
+        if self.entries.is_empty() || now >= shutdown.last {
+            let held = |entry: &&Entry| match entry {
+                Entry::Ending(ending) => ending.held,
+                Entry::Holding(_) => true,
+                Entry::Waiting(_) => false,
+            };
+            shutdown.report.abandoned = self.entries.values().filter(held).count();
+            for answer in shutdown.answers.drain(..) {
+                let _ = answer.send(shutdown.report);
+            }
+        }
+    }
+
+    /// When a shutdown has its next step, so that the thread wakes for it.
+    pub(super) fn shutdown_timer(&self) -> Option<Instant> {
+        let shutdown = self.shutdown.as_ref().filter(|shutdown| !shutdown.answers.is_empty())?;
+        let holding = self.entries.values().any(|entry| matches!(entry, Entry::Holding(_)));
+        Some(if holding { shutdown.deadline } else { shutdown.last })
+    }
+
+    /// What to tell the caller of a request that failed.
+    fn failure(&self, request: &Request, doing: &str, failure: Option<&Failure>) -> BackendError {
+        let gate = &request.resource.gate;
+        let timeout = self.settings.command_timeout.as_millis();
+        let (kind, what, source) = match failure {
+            None | Some(Failure::NotSent | Failure::NoScript) => (
+                BackendErrorKind::Unreachable,
+                "there is no connection to the server; check that it runs and that the address is right".to_owned(),
+                None,
+            ),
+            Some(Failure::Unknown(None)) => (
+                BackendErrorKind::TimedOut,
+                format!("no answer within {timeout} ms; the server is slow or the path to it is broken"),
+                None,
+            ),
+            Some(Failure::Unknown(Some(error))) => (
+                BackendErrorKind::Unreachable,
+                "the connection broke before the answer came".to_owned(),
+                Some(error.clone()),
+            ),
+            Some(Failure::NotNow(error)) => (
+                BackendErrorKind::Refused,
+                "the server can't serve now (loading, busy, read-only or without a master)".to_owned(),
+                Some(error.clone()),
+            ),
+            Some(Failure::Final(kind, error)) => (*kind, remedy(*kind).to_owned(), Some(error.clone())),
+        };
+        BackendError::new(kind, format!("{doing} `{gate}`: {what}"), source)
+    }
+}
+
+/// What to do about an error that repeating does not mend.
+fn remedy(kind: BackendErrorKind) -> &'static str {
+    match kind {
+        BackendErrorKind::Refused => {
+            "the server declined (out of memory, too few replicas, or its persistence is broken); see its log"
+        }
+        BackendErrorKind::NotPermitted => "the server's user may not do this; see the ACL in ARCHITECTURE.md",
+        BackendErrorKind::ForeignData => {
+            "something else lives under this key; choose another name or prefix, or remove it"
+        }
+        BackendErrorKind::Incompatible => {
+            "a process with a later release of this crate uses this gate; let all run releases that follow each other"
+        }
+        BackendErrorKind::Protocol | BackendErrorKind::TimedOut | BackendErrorKind::Unreachable => {
+            "the server answered what none of our scripts answers; is it Redis 6.2 or later, or Valkey?"
+        }
+    }
+}

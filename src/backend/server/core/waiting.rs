@@ -1,0 +1,455 @@
+//! An acquire from its first call to its grant, its refusal or its failure.
+
+use std::time::Duration;
+
+use tokio::sync::oneshot;
+
+use super::{Core, Entry, Open};
+use crate::backend::server::call::{Ask, Body, Call};
+use crate::backend::server::reply::{Acquired, Crowd, Failure};
+use crate::backend::{Request, Wait};
+use crate::error::{BackendError, BackendErrorKind, LockError, Refusal, RefusalKind};
+use crate::lease::Lease;
+use crate::time::{Instant, validity};
+use crate::token::{FencingToken, Token};
+
+/// A clock estimate that is off is mended by the answer that says so; more often than this it is no estimate's fault.
+const MAX_LATE: u32 = 3;
+const RETRY_FIRST: Duration = Duration::from_millis(25);
+const RETRY_MAX: Duration = Duration::from_secs(1);
+
+#[derive(Debug)]
+pub(super) struct Waiter {
+    pub(super) request: Request,
+    answer: oneshot::Sender<Result<Lease, LockError>>,
+    /// When the caller's own wait is over.
+    give_up: Instant,
+    /// Until when the server must have answered for the first time.
+    patience: Instant,
+    /// The first sending: no grant can be older.
+    asked: Option<Instant>,
+    /// The stamp of the newest "queued": an older push is stale.
+    queued: Option<u64>,
+    /// Its place, 0 before it had one.
+    pub(super) ticket: u64,
+    crowd: Option<Crowd>,
+    /// A pushed grant that is being confirmed, since it came too late to rely on.
+    pub(super) claim: Option<FencingToken>,
+    open: Open,
+    in_flight: bool,
+    /// To be asked again when the answer is there, because something changed meanwhile.
+    again: bool,
+    retry_at: Instant,
+    attempts: u32,
+    late: u32,
+    trouble: Option<Failure>,
+    pub(super) timer: Instant,
+}
+
+impl Waiter {
+    fn new(now: Instant, request: Request, answer: oneshot::Sender<Result<Lease, LockError>>, unavailable: Duration) -> Self {
+        let (give_up, patience) = match request.wait {
+            Wait::No => (now, now.after(unavailable)),
+            Wait::AtMost(wait) => (now.after(wait), now.after(wait.max(unavailable))),
+            Wait::Unbounded => (Instant::FAR, now.after(unavailable)),
+        };
+        Self {
+            request,
+            answer,
+            give_up,
+            patience,
+            asked: None,
+            queued: None,
+            ticket: 0,
+            crowd: None,
+            claim: None,
+            open: Open::default(),
+            in_flight: false,
+            again: false,
+            retry_at: Instant::FAR,
+            attempts: 0,
+            late: 0,
+            trouble: None,
+            timer: Instant::FAR,
+        }
+    }
+
+    pub(super) fn is_on(&self, link: usize, links: usize) -> bool {
+        self.request.resource.tag.index() % links == link
+    }
+
+    /// Whether the server has a place for it.
+    fn is_queued(&self) -> bool {
+        self.queued.is_some()
+    }
+
+    /// The first moment at which something is to be done for it.
+    pub(super) fn next(&self) -> Instant {
+        let end = if self.is_queued() { self.give_up } else { self.patience };
+        end.min(self.retry_at)
+    }
+
+    fn retry_later(&mut self, now: Instant, token: Token) {
+        self.retry_at = now.after(backoff(self.attempts, token));
+        self.attempts += 1;
+    }
+
+    fn refusal(&self, kind: RefusalKind) -> Refusal {
+        let crowd = self.crowd;
+        Refusal::new(kind)
+            .with_retry_after(crowd.and_then(|crowd| crowd.next_end))
+            .with_position(crowd.map(|crowd| crowd.waiting))
+    }
+}
+
+/// Doubles with each attempt up to a second, with half of it at random: the token is random enough.
+pub(super) fn backoff(attempts: u32, token: Token) -> Duration {
+    let full = RETRY_FIRST.saturating_mul(1 << attempts.min(10)).min(RETRY_MAX);
+    full / 2 + full / 2 * token.jitter(attempts) / 256
+}
+
+impl Core {
+    pub(super) fn acquire(
+        &mut self,
+        now: Instant,
+        token: Token,
+        request: Request,
+        answer: oneshot::Sender<Result<Lease, LockError>>,
+    ) {
+        if self.shutdown.is_some() {
+            let _ = answer.send(Err(Refusal::new(RefusalKind::ShuttingDown).into()));
+            return;
+        }
+        if request.wait != Wait::No {
+            self.wants_inbox = true;
+        }
+        // Time to connect and to answer: what a caller is kept waiting when there is no server.
+        let unavailable = match request.wait {
+            Wait::AtMost(_) => self.settings.command_timeout,
+            Wait::No | Wait::Unbounded => self.settings.connect_timeout + self.settings.command_timeout,
+        };
+        let waiter = Box::new(Waiter::new(now, request, answer, unavailable));
+        self.entries.insert(token, Entry::Waiting(waiter));
+        self.ask(now, token);
+        self.schedule(token);
+    }
+
+    /// Sends an acquire: the first one, or the same again to learn how the token stands.
+    pub(super) fn ask(&mut self, now: Instant, token: Token) {
+        let Some(Entry::Waiting(waiter)) = self.entries.get_mut(&token) else { return };
+        if waiter.claim.is_some() {
+            return;
+        }
+        if waiter.in_flight {
+            waiter.again = true;
+            return;
+        }
+        let tag = waiter.request.resource.tag;
+        let link = tag.index() % self.links.len();
+        let Some(server_ms) = self.clock.ms(now).filter(|_| self.links[link]) else {
+            // Asked as soon as there is a connection, which brings a reading of the server's clock.
+            return;
+        };
+        let request = &waiter.request;
+        let timeout = u64::try_from(self.settings.command_timeout.as_millis()).unwrap_or(u64::MAX);
+        let wait = match request.wait {
+            Wait::No => Some(Duration::ZERO),
+            Wait::AtMost(_) => Some(waiter.give_up.since(now).max(Duration::from_millis(1))),
+            Wait::Unbounded => None,
+        };
+        let ttl = request.ttl.get();
+        let ask = Ask {
+            token,
+            resource: request.resource.clone(),
+            weight: request.weight,
+            limit: request.limit,
+            lease: request.mode.longest(ttl).map_or(ttl, |longest| longest.min(ttl)),
+            latest_ms: server_ms + timeout,
+            wait,
+            max_waiters: request.max_waiters,
+            ticket: waiter.ticket,
+            pushed: self.listening,
+        };
+        waiter.open.sent(ask.latest_ms);
+        waiter.in_flight = true;
+        waiter.again = false;
+        waiter.retry_at = Instant::FAR;
+        waiter.asked.get_or_insert(now);
+        if request.wait != Wait::No {
+            self.spoke(now, tag);
+        }
+        self.calls.push(Call { sent: now, body: Body::Acquire(ask) });
+    }
+
+    pub(super) fn acquired(&mut self, now: Instant, sent: Instant, ask: &Ask, result: Result<Acquired, Failure>) {
+        let token = ask.token;
+        match self.entries.get_mut(&token) {
+            Some(Entry::Waiting(waiter)) => {
+                waiter.in_flight = false;
+                match result {
+                    Ok(outcome) => {
+                        waiter.open.answered();
+                        waiter.attempts = 0;
+                        waiter.trouble = None;
+                        self.acquire_answered(now, sent, ask, outcome);
+                    }
+                    Err(failure) => self.acquire_failed(now, token, failure),
+                }
+                self.schedule(token);
+            }
+            Some(Entry::Holding(holder)) => {
+                if let Ok(outcome) = result {
+                    holder.open.answered();
+                    // "Queued" was said before the grant that we know of. "Held" is it, or a later one that we lost ours to.
+                    if let Acquired::Held { fence, left } = outcome {
+                        self.held_again(now, sent, token, fence, left);
+                    }
+                }
+            }
+            // Its end carries the latest moment of this call, whatever it did.
+            Some(Entry::Ending(_)) | None => {}
+        }
+    }
+
+    fn acquire_answered(&mut self, now: Instant, sent: Instant, ask: &Ask, outcome: Acquired) {
+        let token = ask.token;
+        let Some(Entry::Waiting(waiter)) = self.entries.get_mut(&token) else { return };
+        match outcome {
+            Acquired::Held { fence, left } => {
+                let was_queued = waiter.is_queued();
+                let whole = left >= ask.lease;
+                self.take_grant(now, token, fence, validity(sent, left), whole);
+                if was_queued && !whole {
+                    // Its push was lost. Others may have been: whoever is next here asks, too.
+                    self.pump_next(now, &ask.resource);
+                }
+            }
+            Acquired::Queued { stamp, ticket, crowd } => {
+                waiter.queued = Some(stamp);
+                waiter.crowd = Some(crowd);
+                let old = std::mem::replace(&mut waiter.ticket, ticket);
+                let again = std::mem::take(&mut waiter.again);
+                let resource = waiter.request.resource.clone();
+                self.enqueued(now, &resource, token, old, ticket, crowd);
+                if again || crowd.more {
+                    self.ask(now, token);
+                }
+            }
+            Acquired::Busy(crowd) | Acquired::Full(crowd) => {
+                waiter.crowd = Some(crowd);
+                if crowd.more {
+                    self.ask(now, token);
+                } else {
+                    let full = matches!(outcome, Acquired::Full(_));
+                    self.refuse(now, token, if full { RefusalKind::QueueFull } else { RefusalKind::Busy });
+                }
+            }
+            Acquired::Late => {
+                waiter.late += 1;
+                if waiter.late <= MAX_LATE {
+                    self.ask(now, token);
+                } else {
+                    waiter.late = 0;
+                    waiter.trouble = Some(Failure::Unknown(None));
+                    waiter.retry_later(now, token);
+                }
+            }
+            Acquired::Never => self.refuse(now, token, RefusalKind::NeverFits),
+            Acquired::Ended => self.fail(now, token, BackendErrorKind::Protocol),
+            Acquired::Incompatible => self.fail(now, token, BackendErrorKind::Incompatible),
+        }
+    }
+
+    fn acquire_failed(&mut self, now: Instant, token: Token, failure: Failure) {
+        let Some(Entry::Waiting(waiter)) = self.entries.get_mut(&token) else { return };
+        match &failure {
+            Failure::NotSent | Failure::NoScript => waiter.open.answered(),
+            Failure::Unknown(_) => waiter.retry_later(now, token),
+            Failure::NotNow(_) => {
+                waiter.open.answered();
+                waiter.retry_later(now, token);
+            }
+            // A place in the queue outlasts a server that declines for a while.
+            Failure::Final(BackendErrorKind::Refused, _) if waiter.is_queued() => {
+                waiter.open.answered();
+                waiter.retry_later(now, token);
+            }
+            Failure::Final(..) => {
+                waiter.open.answered();
+                let error = self.waiter_error(token, Some(&failure));
+                self.leave(now, token, Err(error.into()));
+                return;
+            }
+        }
+        waiter.trouble = Some(failure);
+    }
+
+    /// A claim was pushed to the inbox.
+    pub(super) fn granted(&mut self, now: Instant, token: Token, fence: FencingToken, us: u64, left: Duration) {
+        let Some(Entry::Waiting(waiter)) = self.entries.get_mut(&token) else { return };
+        // A push from before the newest "queued" tells of a grant that is over. And nothing was granted before we asked.
+        let (Some(asked), false) = (waiter.asked, waiter.queued.is_some_and(|stamp| fence.get() <= stamp)) else { return };
+        if waiter.claim.is_some_and(|claim| claim >= fence) {
+            return;
+        }
+        // Not dated from its receipt: it may have been under way for long.
+        let since = self.clock.before(us).map_or(asked, |before| before.max(asked));
+        self.take_grant(now, token, fence, validity(since, left), false);
+        self.schedule(token);
+    }
+
+    /// Hands a grant over, or has it confirmed first where too little of it is surely left.
+    fn take_grant(&mut self, now: Instant, token: Token, fence: FencingToken, deadline: Instant, whole: bool) {
+        let Some(Entry::Waiting(waiter)) = self.entries.get_mut(&token) else { return };
+        let enough = waiter.request.ttl.claim() / 4;
+        if whole && deadline <= now {
+            let gate = &waiter.request.resource.gate;
+            let text = format!("acquiring `{gate}`: the lease was over before its answer came; its TTL is below the round trip");
+            self.leave(now, token, Err(BackendError::new(BackendErrorKind::TimedOut, text, None).into()));
+        } else if whole || deadline.since(now) >= enough {
+            self.hold(now, token, fence, deadline, whole);
+        } else {
+            waiter.claim = Some(fence);
+            self.confirm(now, token);
+        }
+    }
+
+    /// Sends the renewal that confirms a grant.
+    pub(super) fn confirm(&mut self, now: Instant, token: Token) {
+        let Some(Entry::Waiting(waiter)) = self.entries.get_mut(&token) else { return };
+        let Some(fence) = waiter.claim else { return };
+        waiter.retry_at = now.after(self.settings.command_timeout);
+        let (resource, ttl) = (waiter.request.resource.clone(), waiter.request.ttl);
+        self.renew_one(now, token, &resource, fence, ttl.get());
+    }
+
+    /// The answer to the renewal that was to confirm a grant: how long it is worth, or that it is over.
+    pub(super) fn confirmed(&mut self, now: Instant, token: Token, fence: FencingToken, deadline: Option<Instant>) {
+        let Some(Entry::Waiting(waiter)) = self.entries.get_mut(&token) else { return };
+        if waiter.claim != Some(fence) {
+            return;
+        }
+        waiter.claim = None;
+        match deadline {
+            Some(deadline) => self.take_grant(now, token, fence, deadline, true),
+            None => self.ask(now, token),
+        }
+        self.schedule(token);
+    }
+
+    /// The waiter's timer fired.
+    pub(super) fn waiter_due(&mut self, now: Instant, token: Token) {
+        let Some(Entry::Waiting(waiter)) = self.entries.get_mut(&token) else { return };
+        if waiter.is_queued() && now >= waiter.give_up {
+            let tag = waiter.request.resource.tag;
+            if self.is_up(tag) {
+                self.refuse(now, token, RefusalKind::WaitedTooLong);
+            } else {
+                let error = self.waiter_error(token, Some(&Failure::NotSent));
+                self.leave(now, token, Err(error.into()));
+            }
+        } else if !waiter.is_queued() && now >= waiter.patience {
+            let trouble = waiter.trouble.take().or(waiter.in_flight.then_some(Failure::Unknown(None)));
+            let error = self.waiter_error(token, trouble.as_ref());
+            self.leave(now, token, Err(error.into()));
+        } else if now >= waiter.retry_at {
+            waiter.retry_at = Instant::FAR;
+            if waiter.claim.is_some() {
+                self.confirm(now, token);
+            } else {
+                self.ask(now, token);
+            }
+        }
+    }
+
+    pub(super) fn never_fits(&mut self, now: Instant, token: Token) {
+        if matches!(self.entries.get(&token), Some(Entry::Waiting(_))) {
+            self.refuse(now, token, RefusalKind::NeverFits);
+        }
+    }
+
+    pub(super) fn refuse_shutting_down(&mut self, now: Instant, token: Token) {
+        if matches!(self.entries.get(&token), Some(Entry::Waiting(_))) {
+            self.refuse(now, token, RefusalKind::ShuttingDown);
+        }
+    }
+
+    /// The caller's future was dropped.
+    pub(super) fn cancel(&mut self, now: Instant, token: Token) {
+        if let Some(waiter) = self.take_waiter(token) {
+            self.clean_up(now, token, &waiter);
+        }
+    }
+
+    fn refuse(&mut self, now: Instant, token: Token, kind: RefusalKind) {
+        let Some(Entry::Waiting(waiter)) = self.entries.get(&token) else { return };
+        let refusal = waiter.refusal(kind);
+        self.leave(now, token, Err(refusal.into()));
+    }
+
+    fn fail(&mut self, now: Instant, token: Token, kind: BackendErrorKind) {
+        let source = redis::RedisError::from((redis::ErrorKind::UnexpectedReturnType, "refused by our own script"));
+        let error = self.waiter_error(token, Some(&Failure::Final(kind, source)));
+        self.leave(now, token, Err(error.into()));
+    }
+
+    fn waiter_error(&self, token: Token, failure: Option<&Failure>) -> BackendError {
+        match self.entries.get(&token) {
+            Some(Entry::Waiting(waiter)) => self.failure(&waiter.request, "acquiring", failure),
+            _ => BackendError::background_ended(),
+        }
+    }
+
+    /// Ends a wait without a lease, and what it may have left on the server.
+    fn leave(&mut self, now: Instant, token: Token, answer: Result<Lease, LockError>) {
+        if let Some(waiter) = self.take_waiter(token) {
+            self.clean_up(now, token, &waiter);
+            let _ = waiter.answer.send(answer);
+        }
+    }
+
+    fn clean_up(&mut self, now: Instant, token: Token, waiter: &Waiter) {
+        if waiter.open.count > 0 || waiter.is_queued() || waiter.claim.is_some() {
+            self.end(now, token, &waiter.request, waiter.open, false, None);
+        }
+    }
+
+    /// Makes the caller a holder.
+    fn hold(&mut self, now: Instant, token: Token, fence: FencingToken, deadline: Instant, whole: bool) {
+        let Some(waiter) = self.take_waiter(token) else { return };
+        let Some(backend) = self.backend.upgrade() else {
+            // The handle and all its futures are gone.
+            self.end(now, token, &waiter.request, waiter.open, true, None);
+            return;
+        };
+        let state = self.start_holding(now, token, &waiter.request, waiter.open, fence, deadline, whole);
+        // A caller that has gone meanwhile drops the lease right here, which queues its release.
+        let _ = waiter.answer.send(Ok(Lease::new(state, backend)));
+    }
+
+    /// Takes a waiter off the books, with its timer and its place in the local queue.
+    fn take_waiter(&mut self, token: Token) -> Option<Box<Waiter>> {
+        if !matches!(self.entries.get(&token), Some(Entry::Waiting(_))) {
+            return None;
+        }
+        let Some(Entry::Waiting(waiter)) = self.entries.remove(&token) else { return None };
+        self.timers.clear(waiter.timer, super::Due::Token(token));
+        self.dequeued(&waiter.request.resource, token, waiter.ticket);
+        Some(waiter)
+    }
+
+    /// The waiters that a reconnected inbox has to ask for.
+    pub(super) fn waiting_in_queues(&self) -> Vec<Token> {
+        let waits = |(token, entry): (&Token, &Entry)| match entry {
+            Entry::Waiting(waiter) if waiter.request.wait != Wait::No => Some(*token),
+            _ => None,
+        };
+        self.entries.iter().filter_map(waits).collect()
+    }
+
+    /// Asks how a waiter stands, after whatever is under way for it.
+    pub(super) fn sync(&mut self, now: Instant, token: Token) {
+        self.ask(now, token);
+        self.schedule(token);
+    }
+}

@@ -1,0 +1,401 @@
+//! The background thread: carries what the core decides to the server and what the server says back.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use redis::aio::MultiplexedConnection;
+use redis::{ConnectionInfo, Pipeline, RedisError, Value};
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+use tokio::time::{sleep, timeout};
+
+use super::Settings;
+use super::call::Call;
+use super::core::{Channel, Command, Core};
+use super::inbox::{Inbox, Listener};
+use super::link::{self, Fresh, Origin};
+use super::reply::{self, Failure};
+use crate::key::Prefix;
+use crate::time::Instant;
+use crate::token::Instance;
+
+/// How many commands or events are taken at a time, and how many requests share a write: large enough to spare system calls under
+/// load, small enough that the server works on the first while the next are packed.
+const INTAKE: usize = 64;
+const BATCH: usize = 16;
+const RETRY_FIRST: Duration = Duration::from_millis(20);
+const RETRY_MAX: Duration = Duration::from_millis(800);
+/// Leases are looked at this often though no timer is due: timers stand still while a machine is suspended.
+const LOOK: Duration = Duration::from_secs(1);
+
+/// What the tasks of this thread report.
+#[derive(Debug)]
+pub(super) enum Event {
+    Linked { link: usize, result: Result<Fresh, RedisError> },
+    Answered { link: usize, generation: u64, calls: Vec<Call>, result: Result<Vec<Value>, Option<RedisError>> },
+    Inbox(Inbox),
+}
+
+#[derive(Debug)]
+enum Link {
+    Down { attempts: u32, retry_at: Instant },
+    Connecting { attempts: u32 },
+    Up { connection: MultiplexedConnection, generation: u64, answered: Instant },
+}
+
+pub(super) struct Driver {
+    pub(super) core: Core,
+    origin: Arc<Origin>,
+    /// Where to listen; taken when listening begins.
+    subscriber: Option<ConnectionInfo>,
+    settings: Settings,
+    instance: Instance,
+    prefix: Prefix,
+    channels: Arc<str>,
+    links: Vec<Link>,
+    generation: u64,
+    inbox: Option<UnboundedSender<Channel>>,
+    events: UnboundedSender<Event>,
+    warned_eviction: bool,
+    warned_channels: bool,
+}
+
+impl Driver {
+    pub(super) fn new(
+        core: Core,
+        origin: Origin,
+        subscriber: Option<ConnectionInfo>,
+        settings: Settings,
+        instance: Instance,
+        prefix: Prefix,
+    ) -> (Self, UnboundedReceiver<Event>) {
+        let (events, receiver) = unbounded_channel();
+        let links = (0..settings.connections).map(|_| Link::Down { attempts: 0, retry_at: Instant::FAR }).collect();
+        let driver = Self {
+            core,
+            origin: Arc::new(origin),
+            subscriber,
+            settings,
+            instance,
+            channels: prefix.inbox_channels().into(),
+            prefix,
+            links,
+            generation: 0,
+            inbox: None,
+            events,
+            warned_eviction: false,
+            warned_channels: false,
+        };
+        (driver, receiver)
+    }
+
+    /// Runs until every handle is dropped and what they left is cleaned up, or can't be.
+    pub(super) async fn run(mut self, mut commands: UnboundedReceiver<Command>, mut events: UnboundedReceiver<Event>) {
+        let mut asked = Vec::with_capacity(INTAKE);
+        let mut heard = Vec::with_capacity(INTAKE);
+        // Nobody is left to ask, and only so long is spent on the rest.
+        let mut last = None;
+        loop {
+            let timer = sleep(self.until_timer(last));
+            tokio::select! {
+                biased;
+                _ = events.recv_many(&mut heard, INTAKE) => {}
+                count = commands.recv_many(&mut asked, INTAKE), if last.is_none() => {
+                    if count == 0 {
+                        let grace = self.settings.connect_timeout + 2 * self.settings.command_timeout;
+                        last = Some(Instant::now().after(grace));
+                    }
+                }
+                () = timer => {}
+            }
+            let now = Instant::now();
+            for event in heard.drain(..) {
+                self.event(now, event);
+            }
+            if !asked.is_empty() {
+                self.connect_all();
+            }
+            for command in asked.drain(..) {
+                self.core.command(now, command);
+            }
+            self.core.tick(now);
+            self.retry_links(now);
+            self.flush(now);
+            if last.is_some_and(|last| self.core.is_idle() || now >= last) {
+                return;
+            }
+        }
+    }
+
+    fn until_timer(&self, last: Option<Instant>) -> Duration {
+        let retries = self.links.iter().filter_map(|link| match link {
+            Link::Down { retry_at, .. } => Some(*retry_at),
+            Link::Connecting { .. } | Link::Up { .. } => None,
+        });
+        let timers = self.core.next_timer().into_iter().chain(self.core.shutdown_timer());
+        let next = retries.chain(timers).chain(last).min().unwrap_or(Instant::FAR);
+        next.since(Instant::now()).min(LOOK)
+    }
+
+    fn event(&mut self, now: Instant, event: Event) {
+        match event {
+            Event::Linked { link, result: Ok(fresh) } => self.linked(now, link, fresh),
+            Event::Linked { link, result: Err(error) } => {
+                tracing::debug!(link, code = error.code(), "no connection to the server");
+                let attempts = match &self.links[link] {
+                    Link::Connecting { attempts } => *attempts,
+                    Link::Down { .. } | Link::Up { .. } => 0,
+                };
+                self.links[link] = Link::Down { attempts: attempts + 1, retry_at: now.after(self.pause(attempts)) };
+            }
+            Event::Answered { link, generation, calls, result } => self.answered(now, link, generation, calls, result),
+            Event::Inbox(inbox) => self.inbox_event(now, inbox),
+        }
+    }
+
+    /// Doubles up to nearly a second, a part of it by the instance, so that a fleet does not come back at once.
+    fn pause(&self, attempts: u32) -> Duration {
+        let full = RETRY_FIRST.saturating_mul(1 << attempts.min(10)).min(RETRY_MAX);
+        let letters = self.instance.as_str().as_bytes();
+        let share = u32::from(letters[attempts as usize % letters.len()] % 64);
+        full / 2 + full / 2 * share / 64
+    }
+
+    fn connect_all(&mut self) {
+        for link in 0..self.links.len() {
+            if let Link::Down { attempts: 0, retry_at: Instant::FAR } = self.links[link] {
+                self.connect(link, 0);
+            }
+        }
+    }
+
+    fn retry_links(&mut self, now: Instant) {
+        for link in 0..self.links.len() {
+            if let Link::Down { attempts, retry_at } = self.links[link]
+                && retry_at <= now
+            {
+                self.connect(link, attempts);
+            }
+        }
+    }
+
+    fn connect(&mut self, link: usize, attempts: u32) {
+        self.links[link] = Link::Connecting { attempts };
+        let (origin, settings, events) = (Arc::clone(&self.origin), self.settings.clone(), self.events.clone());
+        tokio::spawn(async move {
+            let result = link::connect(&origin, &settings).await;
+            let _ = events.send(Event::Linked { link, result });
+        });
+    }
+
+    fn linked(&mut self, now: Instant, link: usize, fresh: Fresh) {
+        if let Some(policy) = fresh.evicts
+            && !std::mem::replace(&mut self.warned_eviction, true)
+        {
+            tracing::warn!(policy, "the server may evict keys that are held; set maxmemory-policy to noeviction");
+        }
+        self.core.time_seen(fresh.us, fresh.sent, now);
+        self.generation += 1;
+        self.links[link] = Link::Up { connection: fresh.connection, generation: self.generation, answered: now };
+        self.core.link_changed(now, link, true);
+    }
+
+    fn answered(
+        &mut self,
+        now: Instant,
+        link: usize,
+        generation: u64,
+        calls: Vec<Call>,
+        result: Result<Vec<Value>, Option<RedisError>>,
+    ) {
+        match result {
+            Ok(values) if values.len() == calls.len() => {
+                if let Link::Up { generation: current, answered, .. } = &mut self.links[link]
+                    && *current == generation
+                {
+                    *answered = now;
+                }
+                let mut whole = Vec::new();
+                for (call, value) in calls.into_iter().zip(values) {
+                    match value {
+                        Value::ServerError(error) => match Failure::of_server(error) {
+                            // It did not run, so it may go again, with its text.
+                            Failure::NoScript => whole.push(call),
+                            failure => self.failed(now, link, call, failure),
+                        },
+                        value => self.core.answer(now, call, Ok(value)),
+                    }
+                }
+                if !whole.is_empty() {
+                    self.reload(link);
+                    self.send(link, whole, true);
+                }
+            }
+            Ok(_) => {
+                let error = RedisError::from((redis::ErrorKind::UnexpectedReturnType, "answers and requests do not match"));
+                self.broken(now, link, generation, calls, &Failure::Unknown(Some(error)));
+            }
+            Err(Some(error)) => {
+                let failure = Failure::of_connection(error);
+                self.broken(now, link, generation, calls, &failure);
+            }
+            Err(None) => {
+                let silent = |answered: Instant| calls.first().is_some_and(|call| answered < call.sent);
+                let deaf = match &self.links[link] {
+                    Link::Up { generation: current, answered, .. } => *current == generation && silent(*answered),
+                    Link::Down { .. } | Link::Connecting { .. } => false,
+                };
+                if deaf {
+                    // Nothing came since these were sent: the other side may be gone without a word.
+                    self.broken(now, link, generation, calls, &Failure::Unknown(None));
+                } else {
+                    for call in calls {
+                        self.core.answer(now, call, Err(Failure::Unknown(None)));
+                    }
+                }
+            }
+        }
+    }
+
+    fn failed(&mut self, now: Instant, link: usize, call: Call, failure: Failure) {
+        if let Failure::NotNow(error) = &failure
+            && matches!(error.code(), Some("READONLY" | "MASTERDOWN"))
+        {
+            // A demoted master keeps its connections open: ask anew who is there.
+            self.take_down(now, link);
+        }
+        self.core.answer(now, call, Err(failure));
+    }
+
+    /// Replaces a connection, and tells what was under way on it.
+    fn broken(&mut self, now: Instant, link: usize, generation: u64, calls: Vec<Call>, failure: &Failure) {
+        if matches!(&self.links[link], Link::Up { generation: current, .. } if *current == generation) {
+            self.take_down(now, link);
+        }
+        for call in calls {
+            self.core.answer(now, call, Err(failure.clone()));
+        }
+    }
+
+    fn take_down(&mut self, now: Instant, link: usize) {
+        if matches!(self.links[link], Link::Up { .. }) {
+            self.links[link] = Link::Down { attempts: 0, retry_at: now.after(self.pause(0)) };
+            self.core.link_changed(now, link, false);
+        }
+    }
+
+    fn inbox_event(&mut self, now: Instant, inbox: Inbox) {
+        match inbox {
+            Inbox::Up => self.core.inbox_changed(now, true),
+            Inbox::Down => self.core.inbox_changed(now, false),
+            Inbox::Forbidden(error) => self.warn_polling(error.code()),
+            Inbox::Message { channel, text } => {
+                if channel.starts_with(&*self.channels) {
+                    // Anybody can write here; what is no push of ours is no reason to do anything.
+                    if let Ok(push) = reply::push(&text, &self.instance) {
+                        self.core.push(now, push);
+                    }
+                } else {
+                    self.core.released_elsewhere(now, &channel);
+                }
+            }
+        }
+    }
+
+    fn warn_polling(&mut self, code: Option<&str>) {
+        if !std::mem::replace(&mut self.warned_channels, true) {
+            tracing::warn!(
+                code,
+                "no pushes: waiters ask again every 100 to 250 ms; allow the channels, or name a subscriber to the pool's server"
+            );
+        }
+    }
+
+    /// Sends what the core has decided, and what follows from that.
+    fn flush(&mut self, now: Instant) {
+        if self.inbox.is_none() && self.core.wants_inbox() {
+            self.start_inbox();
+        }
+        for change in self.core.take_channels() {
+            if let Some(inbox) = &self.inbox {
+                let _ = inbox.send(change);
+            }
+        }
+        loop {
+            let calls = self.core.take_calls();
+            if calls.is_empty() {
+                return;
+            }
+            let mut sorted: Vec<Vec<Call>> = self.links.iter().map(|_| Vec::new()).collect();
+            for call in calls {
+                sorted[self.core.link_of(call.tag())].push(call);
+            }
+            for (link, mut calls) in sorted.into_iter().enumerate() {
+                if matches!(self.links[link], Link::Up { .. }) {
+                    while !calls.is_empty() {
+                        let rest = calls.split_off(calls.len().min(BATCH));
+                        self.send(link, calls, false);
+                        calls = rest;
+                    }
+                } else {
+                    for call in calls {
+                        self.core.answer(now, call, Err(Failure::NotSent));
+                    }
+                }
+            }
+        }
+    }
+
+    fn start_inbox(&mut self) {
+        let (changes, receiver) = unbounded_channel();
+        self.inbox = Some(changes);
+        let Some(server) = self.subscriber.take() else {
+            self.warn_polling(None);
+            return;
+        };
+        let listener = Listener {
+            server,
+            settings: self.settings.clone(),
+            channel: self.prefix.inbox(&self.instance),
+            events: self.events.clone(),
+            changes: receiver,
+        };
+        tokio::spawn(listener.run());
+    }
+
+    /// One write and one timer for many requests.
+    fn send(&mut self, link: usize, calls: Vec<Call>, whole: bool) {
+        let Link::Up { connection, generation, .. } = &self.links[link] else {
+            let now = Instant::now();
+            for call in calls {
+                self.core.answer(now, call, Err(Failure::NotSent));
+            }
+            return;
+        };
+        let mut pipeline = Pipeline::with_capacity(calls.len());
+        for call in &calls {
+            pipeline.add_command(call.command(whole, &self.instance, &self.channels));
+        }
+        let (mut connection, generation) = (connection.clone(), *generation);
+        let (events, patience) = (self.events.clone(), self.settings.command_timeout);
+        tokio::spawn(async move {
+            let sending = connection.send_packed_commands(&pipeline, 0, calls.len());
+            let result = match timeout(patience, sending).await {
+                Ok(result) => result.map_err(Some),
+                Err(_) => Err(None),
+            };
+            let _ = events.send(Event::Answered { link, generation, calls, result });
+        });
+    }
+
+    /// Loads the scripts again: the server has forgotten them.
+    fn reload(&self, link: usize) {
+        let Link::Up { connection, .. } = &self.links[link] else { return };
+        let (mut connection, patience) = (connection.clone(), self.settings.command_timeout);
+        tokio::spawn(async move {
+            let mut pipeline = Pipeline::new();
+            link::load_scripts(&mut pipeline);
+            // Without it each request goes with its text, which is slower and no less right.
+            let _ = timeout(patience, connection.send_packed_commands(&pipeline, 0, pipeline.len())).await;
+        });
+    }
+}

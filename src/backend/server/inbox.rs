@@ -1,0 +1,185 @@
+//! The subscription on which this process is told of its grants.
+//!
+//! A connection of its own, never a pooled one, kept up by this task: confirmed before anybody relies on it, asked for an answer
+//! while it is silent (a send into a dead connection succeeds), and replaced when it fails.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use redis::aio::MultiplexedConnection;
+use redis::{AsyncConnectionConfig, Cmd, ConnectionInfo, ProtocolVersion, PushInfo, PushKind, RedisError, Value};
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender};
+use tokio::sync::Notify;
+use tokio::time::{sleep, timeout};
+
+use super::core::Channel;
+use super::driver::Event;
+use super::reply::Failure;
+use super::{Settings, link};
+use crate::error::BackendErrorKind;
+use crate::time::CLAIM;
+
+/// How often a silent subscription is asked for an answer: a deaf one costs a waiter no more than a hung process would.
+const HEALTH: Duration = CLAIM;
+const RETRY_FIRST: Duration = Duration::from_millis(10);
+const RETRY_MAX: Duration = Duration::from_secs(1);
+/// How long until channels that were forbidden are tried again.
+const FORBIDDEN: Duration = Duration::from_secs(60);
+
+/// What becomes of the subscription.
+#[derive(Debug)]
+pub(super) enum Inbox {
+    Up,
+    Down,
+    /// The server's user may not use channels.
+    Forbidden(RedisError),
+    Message { channel: String, text: Vec<u8> },
+}
+
+pub(super) struct Listener {
+    pub(super) server: ConnectionInfo,
+    pub(super) settings: Settings,
+    /// The process' own channel.
+    pub(super) channel: String,
+    pub(super) events: UnboundedSender<Event>,
+    pub(super) changes: UnboundedReceiver<Channel>,
+}
+
+impl Listener {
+    /// Runs until the driver is gone.
+    pub(super) async fn run(mut self) {
+        let mut joined = HashSet::new();
+        let mut pause = RETRY_FIRST;
+        loop {
+            match self.listen(&mut joined).await {
+                Ok(Gone) => return,
+                Err(Broken { error, was_up }) => {
+                    if was_up {
+                        pause = RETRY_FIRST;
+                        self.tell(Inbox::Down);
+                    }
+                    if forbids(&error) {
+                        self.tell(Inbox::Forbidden(error));
+                        pause = FORBIDDEN;
+                    } else {
+                        tracing::debug!(code = error.code(), "the subscription failed");
+                    }
+                }
+            }
+            if !self.wait(pause, &mut joined).await {
+                return;
+            }
+            pause = (pause * 2).min(RETRY_MAX);
+        }
+    }
+
+    fn tell(&self, inbox: Inbox) {
+        // A driver that is gone needs to know nothing.
+        let _ = self.events.send(Event::Inbox(inbox));
+    }
+
+    /// Lets time pass, taking note of the channels asked for. False when the driver is gone.
+    async fn wait(&mut self, pause: Duration, joined: &mut HashSet<Box<str>>) -> bool {
+        let pause = sleep(pause);
+        tokio::pin!(pause);
+        loop {
+            tokio::select! {
+                () = &mut pause => return true,
+                change = self.changes.recv() => match change {
+                    Some(Channel::Join(channel)) => { joined.insert(channel); }
+                    Some(Channel::Leave(channel)) => { joined.remove(&channel); }
+                    None => return false,
+                },
+            }
+        }
+    }
+
+    /// Listens until the connection fails or the driver is gone.
+    async fn listen(&mut self, joined: &mut HashSet<Box<str>>) -> Result<Gone, Broken> {
+        let cut = Arc::new(Notify::new());
+        let mut connection = self.open(Arc::clone(&cut)).await.map_err(Broken::down)?;
+        self.subscribe(&mut connection, &self.channel).await.map_err(Broken::down)?;
+        for channel in joined.iter() {
+            self.subscribe(&mut connection, channel).await.map_err(Broken::down)?;
+        }
+        self.tell(Inbox::Up);
+        loop {
+            tokio::select! {
+                () = cut.notified() => return Err(Broken::up(std::io::Error::from(std::io::ErrorKind::BrokenPipe).into())),
+                change = self.changes.recv() => match change {
+                    Some(Channel::Join(channel)) => {
+                        self.subscribe(&mut connection, &channel).await.map_err(Broken::up)?;
+                        joined.insert(channel);
+                    }
+                    Some(Channel::Leave(channel)) => {
+                        joined.remove(&channel);
+                        let leave = connection.unsubscribe(&*channel);
+                        self.bounded(leave).await.map_err(Broken::up)?;
+                    }
+                    None => return Ok(Gone),
+                },
+                () = sleep(HEALTH) => {
+                    let mut ping = Cmd::new();
+                    ping.arg("PING");
+                    self.bounded(connection.send_packed_command(&ping)).await.map_err(Broken::up)?;
+                }
+            }
+        }
+    }
+
+    async fn open(&self, cut: Arc<Notify>) -> Result<MultiplexedConnection, RedisError> {
+        let events = self.events.clone();
+        // Straight to the driver: a grant has one hop less to make.
+        let receive = move |info: PushInfo| -> Result<(), ()> {
+            match info.kind {
+                PushKind::Message => {
+                    if let [Value::BulkString(channel), Value::BulkString(text)] = info.data.as_slice() {
+                        let channel = String::from_utf8_lossy(channel).into_owned();
+                        let _ = events.send(Event::Inbox(Inbox::Message { channel, text: text.clone() }));
+                    }
+                }
+                PushKind::Disconnection => cut.notify_one(),
+                _ => {}
+            }
+            Ok(())
+        };
+        let redis = self.server.redis_settings().clone().set_protocol(ProtocolVersion::RESP3);
+        let info = self.server.clone().set_redis_settings(redis);
+        link::open(info, &self.settings, AsyncConnectionConfig::new().set_push_sender(receive)).await
+    }
+
+    /// Returns when the server has confirmed.
+    async fn subscribe(&self, connection: &mut MultiplexedConnection, channel: &str) -> Result<(), RedisError> {
+        self.bounded(connection.subscribe(channel)).await
+    }
+
+    async fn bounded<T>(&self, work: impl Future<Output = Result<T, RedisError>>) -> Result<T, RedisError> {
+        let late = || RedisError::from(std::io::Error::from(std::io::ErrorKind::TimedOut));
+        timeout(self.settings.command_timeout, work).await.unwrap_or_else(|_| Err(late()))
+    }
+}
+
+/// The driver is gone.
+struct Gone;
+
+struct Broken {
+    error: RedisError,
+    was_up: bool,
+}
+
+impl Broken {
+    fn down(error: RedisError) -> Self {
+        Self { error, was_up: false }
+    }
+
+    fn up(error: RedisError) -> Self {
+        Self { error, was_up: true }
+    }
+}
+
+/// Whether the server refuses the channel itself, so that trying again soon is no use.
+fn forbids(error: &RedisError) -> bool {
+    let server = redis::ServerError::try_from(error.clone());
+    server.is_ok_and(|error| matches!(Failure::of_server(error), Failure::Final(BackendErrorKind::NotPermitted, _)))
+}

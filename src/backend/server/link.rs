@@ -1,0 +1,157 @@
+//! One connection for commands: where it comes from, and what is done when it is made.
+
+use std::fmt;
+use std::time::Duration;
+
+use redis::aio::MultiplexedConnection;
+use redis::{AsyncConnectionConfig, Client, ConnectionInfo, ErrorKind, IntoConnectionInfo, Pipeline, RedisError, Value};
+use tokio::time::timeout;
+
+use super::Settings;
+use super::reply;
+use super::script::Script;
+use crate::error::ConfigError;
+use crate::time::Instant;
+
+/// Where connections come from.
+#[derive(Clone)]
+pub(crate) enum Origin {
+    Server(ConnectionInfo),
+    Pool(deadpool_redis::Pool),
+}
+
+impl Origin {
+    /// The server that is meant when none is named.
+    pub(crate) fn local() -> Result<Self, ConfigError> {
+        let info = "redis://127.0.0.1/".into_connection_info();
+        info.map(Self::Server).map_err(|_| ConfigError::new("url", "the default address is not understood"))
+    }
+}
+
+/// Without the address, which may hold a password.
+impl fmt::Debug for Origin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Server(_) => "Server",
+            Self::Pool(_) => "Pool",
+        })
+    }
+}
+
+/// A connection that has just been made.
+pub(super) struct Fresh {
+    pub(super) connection: MultiplexedConnection,
+    /// The server's clock, read between `sent` and the end of the handshake.
+    pub(super) us: u64,
+    pub(super) sent: Instant,
+    /// The policy by which the server may drop keys that are in use, if it has one.
+    pub(super) evicts: Option<String>,
+}
+
+impl fmt::Debug for Fresh {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Fresh").field("us", &self.us).field("evicts", &self.evicts).finish_non_exhaustive()
+    }
+}
+
+/// Opens a connection, reads the server's clock over it and loads the scripts.
+pub(super) async fn connect(origin: &Origin, settings: &Settings) -> Result<Fresh, RedisError> {
+    let mut connection = match origin {
+        Origin::Server(info) => open(info.clone(), settings, AsyncConnectionConfig::new()).await?,
+        Origin::Pool(pool) => detach(pool.clone(), settings.connect_timeout).await?,
+    };
+    let sent = Instant::now();
+    let greeting = greeting();
+    // Scripts that can't be loaded (a user without that right) are sent whole when they are needed.
+    let answers = timeout(
+        settings.connect_timeout,
+        connection.send_packed_commands(&greeting, 0, greeting.len()),
+    )
+    .await
+    .map_err(|_| timed_out())??;
+    let us = answers.first().and_then(|time| reply::time(time).ok()).ok_or_else(|| {
+        let what = answers.first().cloned().and_then(|answer| answer.extract_error().err());
+        what.unwrap_or_else(|| (ErrorKind::UnexpectedReturnType, "TIME was not answered with a time").into())
+    })?;
+    Ok(Fresh { connection, us, sent, evicts: answers.get(1).and_then(evicting_policy) })
+}
+
+/// `TIME` first: it is the one answer that is needed.
+fn greeting() -> Pipeline {
+    let mut greeting = Pipeline::new();
+    greeting.cmd("TIME").cmd("INFO").arg("memory");
+    load_scripts(&mut greeting);
+    greeting
+}
+
+pub(super) fn load_scripts(pipeline: &mut Pipeline) {
+    for script in Script::all() {
+        pipeline.cmd("SCRIPT").arg("LOAD").arg(&script.code);
+    }
+}
+
+/// A connection of our own: small requests must not wait for the acknowledgement of earlier ones.
+pub(super) async fn open(
+    info: ConnectionInfo,
+    settings: &Settings,
+    config: AsyncConnectionConfig,
+) -> Result<MultiplexedConnection, RedisError> {
+    let tcp = info.tcp_settings().clone().set_nodelay(true);
+    let client = Client::open(info.set_tcp_settings(tcp))?;
+    // Each batch has a timer of its own, so none is needed for each command.
+    let config = config.set_connection_timeout(Some(settings.connect_timeout)).set_response_timeout(None);
+    let opening = client.get_multiplexed_async_connection_with_config(&config);
+    timeout(settings.connect_timeout, opening).await.map_err(|_| timed_out())?
+}
+
+/// Takes a connection out of a pool for good.
+async fn detach(pool: deadpool_redis::Pool, patience: Duration) -> Result<MultiplexedConnection, RedisError> {
+    // In a task of its own: a checkout that is dropped half-way destroys the connection it was about to give.
+    let checkout = tokio::spawn(async move { pool.get().await.map(deadpool_redis::Connection::take) });
+    match timeout(patience, checkout).await {
+        Ok(Ok(Ok(connection))) => Ok(connection),
+        Ok(Ok(Err(deadpool_redis::PoolError::Backend(error)))) => Err(error),
+        Ok(Ok(Err(_)) | Err(_)) => Err((ErrorKind::Io, "the pool gave no connection").into()),
+        Err(_) => Err(timed_out()),
+    }
+}
+
+fn timed_out() -> RedisError {
+    std::io::Error::from(std::io::ErrorKind::TimedOut).into()
+}
+
+/// The eviction policy in `INFO memory`, if there is a limit at which it would act.
+fn evicting_policy(info: &Value) -> Option<String> {
+    let text = match info {
+        Value::BulkString(bytes) => std::str::from_utf8(bytes).ok()?,
+        Value::VerbatimString { text, .. } => text,
+        _ => return None,
+    };
+    let field = |name: &str| text.lines().find_map(|line| line.strip_prefix(name)).map(str::trim);
+    let policy = field("maxmemory_policy:")?;
+    (policy != "noeviction" && field("maxmemory:") != Some("0")).then(|| policy.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn info(text: &str) -> Value {
+        Value::BulkString(text.as_bytes().to_vec())
+    }
+
+    #[test]
+    fn a_policy_is_told_of_only_where_it_can_act() {
+        let evicting = info("used_memory:1\r\nmaxmemory:100\r\nmaxmemory_policy:allkeys-lru\r\n");
+        assert_eq!(evicting_policy(&evicting).as_deref(), Some("allkeys-lru"));
+        assert_eq!(evicting_policy(&info("maxmemory:0\r\nmaxmemory_policy:allkeys-lru\r\n")), None);
+        assert_eq!(evicting_policy(&info("maxmemory:100\r\nmaxmemory_policy:noeviction\r\n")), None);
+        assert_eq!(evicting_policy(&Value::Nil), None);
+    }
+
+    #[test]
+    fn an_origin_prints_no_password() {
+        let info = "redis://user:secret@127.0.0.1/".into_connection_info().expect("a valid address");
+        assert_eq!(format!("{:?}", Origin::Server(info)), "Server");
+    }
+}

@@ -1,0 +1,312 @@
+//! What the scripts, the pushes and the errors of a server say.
+
+use std::time::Duration;
+
+use redis::{ErrorKind, RedisError, ServerError, ServerErrorKind, Value};
+
+use crate::error::BackendErrorKind;
+use crate::token::{FencingToken, Instance, Token};
+
+/// The first number of each answer of `acquire` and `end`, by name as in the scripts.
+pub(crate) mod status {
+    pub(crate) const HELD: i64 = 0;
+    pub(crate) const QUEUED: i64 = 1;
+    pub(crate) const BUSY: i64 = 2;
+    pub(crate) const FULL: i64 = 3;
+    pub(crate) const LATE: i64 = 4;
+    pub(crate) const ENDED: i64 = 5;
+    pub(crate) const NEVER: i64 = 6;
+    pub(crate) const INCOMPATIBLE: i64 = 7;
+
+    pub(crate) const RELEASED: i64 = 0;
+    pub(crate) const CANCELLED: i64 = 1;
+    pub(crate) const GONE: i64 = 2;
+}
+
+/// The entries of a renewal's answer that are no time left.
+pub(crate) mod renewal {
+    pub(crate) const GONE: i64 = -1;
+    pub(crate) const OTHER: i64 = -2;
+    pub(crate) const INCOMPATIBLE: i64 = -3;
+}
+
+/// An answer that no script of ours gives.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Garbled;
+
+/// An answer, with the server's clock when its script ran.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Reply<T> {
+    pub(crate) us: u64,
+    pub(crate) outcome: T,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Acquired {
+    Held { fence: FencingToken, left: Duration },
+    Queued { stamp: u64, ticket: u64, crowd: Crowd },
+    Busy(Crowd),
+    Full(Crowd),
+    Late,
+    Ended,
+    Never,
+    Incompatible,
+}
+
+/// Who stands in the way.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Crowd {
+    /// Deserted places are left to clear: ask again at once.
+    pub(crate) more: bool,
+    /// The time to the first end of a lease, if the holder's key has one.
+    pub(crate) next_end: Option<Duration>,
+    /// Somebody holds who does not tell of its release.
+    pub(crate) foreign: bool,
+    /// How many wait in front.
+    pub(crate) waiting: u64,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Ended {
+    Released,
+    Cancelled,
+    Gone,
+    Incompatible,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Renewed {
+    Left(Duration),
+    Gone,
+    Other,
+    Incompatible,
+}
+
+/// A message to the inbox.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Push {
+    /// A claim was granted at `us` of the server's clock.
+    Grant { token: Token, fence: FencingToken, us: u64, left: Duration },
+    /// More is asked for than there ever is.
+    Never { token: Token },
+}
+
+/// Numbers, and nothing else.
+fn numbers(value: &Value) -> Result<Vec<i64>, Garbled> {
+    let Value::Array(items) = value else { return Err(Garbled) };
+    let number = |item: &Value| if let Value::Int(number) = item { Ok(*number) } else { Err(Garbled) };
+    items.iter().map(number).collect()
+}
+
+fn unsigned(number: i64) -> Result<u64, Garbled> {
+    u64::try_from(number).map_err(|_| Garbled)
+}
+
+fn millis(number: i64) -> Result<Duration, Garbled> {
+    unsigned(number).map(Duration::from_millis)
+}
+
+fn crowd(more: i64, next_end: i64, foreign: i64, waiting: i64) -> Result<Crowd, Garbled> {
+    Ok(Crowd {
+        more: more != 0,
+        next_end: if next_end < 0 { None } else { Some(millis(next_end)?) },
+        foreign: foreign != 0,
+        waiting: unsigned(waiting)?,
+    })
+}
+
+pub(crate) fn acquired(value: &Value) -> Result<Reply<Acquired>, Garbled> {
+    let numbers = numbers(value)?;
+    let [status, us, stamp, rest @ ..] = numbers.as_slice() else { return Err(Garbled) };
+    let outcome = match (*status, rest) {
+        (status::HELD, &[fence, left]) => {
+            Acquired::Held { fence: FencingToken::new(unsigned(fence)?), left: millis(left)? }
+        }
+        (status::QUEUED, &[more, next_end, foreign, position, ticket]) => Acquired::Queued {
+            stamp: unsigned(*stamp)?,
+            ticket: unsigned(ticket)?,
+            crowd: crowd(more, next_end, foreign, position)?,
+        },
+        (status::BUSY, &[more, next_end, foreign, waiters]) => {
+            Acquired::Busy(crowd(more, next_end, foreign, waiters)?)
+        }
+        (status::FULL, &[more, next_end, foreign, waiters]) => {
+            Acquired::Full(crowd(more, next_end, foreign, waiters)?)
+        }
+        (status::LATE, []) => Acquired::Late,
+        (status::ENDED, []) => Acquired::Ended,
+        (status::NEVER, [_limit]) => Acquired::Never,
+        (status::INCOMPATIBLE, []) => Acquired::Incompatible,
+        _ => return Err(Garbled),
+    };
+    Ok(Reply { us: unsigned(*us)?, outcome })
+}
+
+pub(crate) fn ended(value: &Value) -> Result<Reply<(Ended, bool)>, Garbled> {
+    let &[status, us, _stamp, more] = numbers(value)?.as_slice() else { return Err(Garbled) };
+    let outcome = match status {
+        status::RELEASED => Ended::Released,
+        status::CANCELLED => Ended::Cancelled,
+        status::GONE => Ended::Gone,
+        status::INCOMPATIBLE => Ended::Incompatible,
+        _ => return Err(Garbled),
+    };
+    Ok(Reply { us: unsigned(us)?, outcome: (outcome, more != 0) })
+}
+
+pub(crate) fn renewed(value: &Value) -> Result<Reply<Vec<Renewed>>, Garbled> {
+    let numbers = numbers(value)?;
+    let [us, entries @ ..] = numbers.as_slice() else { return Err(Garbled) };
+    let entry = |number: &i64| match *number {
+        renewal::GONE => Ok(Renewed::Gone),
+        renewal::OTHER => Ok(Renewed::Other),
+        renewal::INCOMPATIBLE => Ok(Renewed::Incompatible),
+        left => millis(left).map(Renewed::Left),
+    };
+    Ok(Reply { us: unsigned(*us)?, outcome: entries.iter().map(entry).collect::<Result<_, _>>()? })
+}
+
+/// The server's clock in microseconds, as `TIME` gives it.
+pub(crate) fn time(value: &Value) -> Result<u64, Garbled> {
+    let Value::Array(parts) = value else { return Err(Garbled) };
+    let number = |part: &Value| match part {
+        Value::BulkString(digits) => std::str::from_utf8(digits).ok()?.parse::<u64>().ok(),
+        _ => None,
+    };
+    match parts.iter().map(number).collect::<Vec<_>>().as_slice() {
+        [Some(seconds), Some(micros)] => Ok(seconds * 1_000_000 + micros),
+        _ => Err(Garbled),
+    }
+}
+
+/// Anybody may publish to a channel, so anything may come; only a message that fits is one.
+pub(crate) fn push(text: &[u8], instance: &Instance) -> Result<Push, Garbled> {
+    let text = std::str::from_utf8(text).map_err(|_| Garbled)?;
+    let words: Vec<&str> = text.split(' ').collect();
+    let token = |word: &str| Token::parse(word.as_bytes(), instance).ok_or(Garbled);
+    let number = |word: &str| word.parse::<u64>().ok().filter(|number| *number < 1 << 53).ok_or(Garbled);
+    match words.as_slice() {
+        ["g", holder, fence, us, left] => Ok(Push::Grant {
+            token: token(holder)?,
+            fence: FencingToken::new(number(fence)?),
+            us: number(us)?,
+            left: Duration::from_millis(number(left)?),
+        }),
+        ["n", waiter, _stamp] => Ok(Push::Never { token: token(waiter)? }),
+        _ => Err(Garbled),
+    }
+}
+
+/// Why a request has no answer.
+#[derive(Debug, Clone)]
+pub(crate) enum Failure {
+    /// It was never sent.
+    NotSent,
+    /// It was sent, and may have run or run later.
+    Unknown(Option<RedisError>),
+    /// It did not run, and may if repeated: the server loads, is busy, has no master.
+    NotNow(RedisError),
+    /// It did not run, since the server does not know the script.
+    NoScript,
+    /// Repeating it is no use.
+    Final(BackendErrorKind, RedisError),
+}
+
+impl Failure {
+    /// What the code of a server's error means for the request that it answers.
+    pub(crate) fn of_server(error: ServerError) -> Self {
+        let code = code(error.code(), error.details()).to_owned();
+        let known = error.kind();
+        let error = RedisError::from(error);
+        match code.as_str() {
+            "NOSCRIPT" => Self::NoScript,
+            "BUSY" | "LOADING" | "MASTERDOWN" | "READONLY" | "CLUSTERDOWN" | "TRYAGAIN" => Self::NotNow(error),
+            "NOPERM" | "NOAUTH" | "WRONGPASS" => Self::Final(BackendErrorKind::NotPermitted, error),
+            "WRONGTYPE" => Self::Final(BackendErrorKind::ForeignData, error),
+            "OOM" | "MISCONF" | "NOREPLICAS" => Self::Final(BackendErrorKind::Refused, error),
+            _ if known == Some(ServerErrorKind::NoPerm) => Self::Final(BackendErrorKind::NotPermitted, error),
+            _ => Self::Final(BackendErrorKind::Protocol, error),
+        }
+    }
+
+    /// What an error of the connection means for the requests that were under way on it.
+    pub(crate) fn of_connection(error: RedisError) -> Self {
+        match error.kind() {
+            ErrorKind::AuthenticationFailed => Self::Final(BackendErrorKind::NotPermitted, error),
+            _ => Self::Unknown(Some(error)),
+        }
+    }
+}
+
+/// The code of an error, also where a server up to 6.2 wraps it in the text of a script's failure: "ERR Error running script (…):
+/// @user_script:12: WRONGTYPE Operation …".
+fn code<'a>(code: &'a str, details: Option<&'a str>) -> &'a str {
+    const WRAPPED: [&str; 9] =
+        ["WRONGTYPE", "OOM", "NOPERM", "READONLY", "MISCONF", "NOREPLICAS", "BUSY", "LOADING", "MASTERDOWN"];
+    let details = details.unwrap_or_default();
+    if code == "ERR" && details.starts_with("Error running script") {
+        let inner = details.split(": ").map(|part| part.split(' ').next().unwrap_or_default());
+        let found = inner.filter_map(|word| WRAPPED.iter().find(|code| **code == word.trim_start_matches('-')));
+        return found.copied().next().unwrap_or(code);
+    }
+    if code == "ERR" && (details.contains("can't write against a read only replica") || details.contains("maxmemory")) {
+        return if details.contains("maxmemory") { "OOM" } else { "READONLY" };
+    }
+    code
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn array(numbers: &[i64]) -> Value {
+        Value::Array(numbers.iter().copied().map(Value::Int).collect())
+    }
+
+    proptest! {
+        #[test]
+        fn any_numbers_are_decoded_or_refused(numbers: Vec<i64>) {
+            let value = array(&numbers);
+            let _ = (acquired(&value), ended(&value), renewed(&value));
+        }
+
+        #[test]
+        fn garbage_in_the_inbox_is_no_grant(text: Vec<u8>) {
+            let instance = Instance::draw().expect("the system has randomness");
+            prop_assert_eq!(push(&text, &instance), Err(Garbled));
+        }
+    }
+
+    #[test]
+    fn a_pushed_grant_is_read() {
+        let instance = Instance::draw().expect("the system has randomness");
+        let token = Token::of(9);
+        let text = token.text(&instance);
+        let text = std::str::from_utf8(&text).expect("tokens are text");
+        let message = format!("g {text} 1795997474659159 1795997474659158 3000");
+        let grant = Push::Grant {
+            token,
+            fence: FencingToken::new(1_795_997_474_659_159),
+            us: 1_795_997_474_659_158,
+            left: Duration::from_secs(3),
+        };
+        assert_eq!(push(message.as_bytes(), &instance), Ok(grant));
+        for broken in ["", "g", &message[..message.len() - 5], &format!("{message} 1"), &message.replace("3000", "-3")] {
+            assert_eq!(push(broken.as_bytes(), &instance), Err(Garbled), "{broken:?}");
+        }
+    }
+
+    #[test]
+    fn codes_are_found_where_old_servers_hide_them() {
+        let wrapped = "Error running script (call to f_0a): @user_script:12: WRONGTYPE Operation against a key holding \
+                       the wrong kind of value";
+        assert_eq!(code("ERR", Some(wrapped)), "WRONGTYPE");
+        let wrapped = "Error running script (call to f_0a): @user_script: 31: -OOM command not allowed when used memory > \
+                       'maxmemory'.";
+        assert_eq!(code("ERR", Some(wrapped)), "OOM");
+        assert_eq!(code("NOSCRIPT", Some("No matching script.")), "NOSCRIPT");
+        assert_eq!(code("ERR", Some("unknown command")), "ERR");
+    }
+}

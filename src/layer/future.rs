@@ -1,0 +1,101 @@
+//! The response future of gated services.
+
+use std::fmt;
+use std::future::Future;
+use std::marker::PhantomData;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+
+use http::{Request, Response};
+use http_body::Body;
+use pin_project::pin_project;
+use tower_service::Service;
+
+use super::BoxError;
+use super::admission::{Admission, Outcome, Passage};
+use super::body::HeldBody;
+use super::held::Hold;
+use super::key::KeyError;
+use super::problem;
+use super::service::{Http, Plain};
+use super::settings::HoldUntil;
+use crate::backend::Acquire;
+
+/// Waits for the request's turn, then for the inner service's answer: the future of [`Gated`](super::Gated).
+///
+/// # Cancel safety
+///
+/// Dropped while it waits, it gives up the place in the queue; dropped later, it drops the inner future and gives the lease back. What could
+/// not be told to the server by then is repeated in the background, or ends with the TTL.
+#[pin_project]
+#[must_use = "futures do nothing unless polled"]
+pub struct ResponseFuture<S: Service<Req>, Req, P> {
+    #[pin]
+    passage: Passage<S, Req>,
+    protocol: PhantomData<fn() -> P>,
+}
+
+impl<S: Service<Req>, Req, P> ResponseFuture<S, Req, P> {
+    pub(super) fn new(
+        admission: &Arc<Admission>,
+        acquire: Result<Option<Acquire>, KeyError>,
+        ready: S,
+        request: Req,
+        hand_over: fn(&mut Req, &Hold),
+    ) -> Self {
+        let passage = Passage::new(admission, acquire, ready, request, hand_over);
+        Self {
+            passage,
+            protocol: PhantomData,
+        }
+    }
+}
+
+impl<S, ReqBody, ResBody> Future for ResponseFuture<S, Request<ReqBody>, Http>
+where
+    S: Service<Request<ReqBody>, Response = Response<ResBody>>,
+    ResBody: Body,
+{
+    type Output = Result<Response<HeldBody<ResBody>>, S::Error>;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let mut passage = self.project().passage;
+        let outcome = ready!(passage.as_mut().poll(cx))?;
+        let admission = passage.admission();
+        let response = match outcome {
+            Outcome::Answered(response, hold) => {
+                let hold = hold.filter(|_| admission.hold_until == HoldUntil::Body);
+                response.map(|body| HeldBody::new(body, hold, admission.aborts()))
+            }
+            Outcome::Rejected(rejection) => {
+                problem::response(&rejection, admission.busy).map(HeldBody::problem)
+            }
+        };
+        Poll::Ready(Ok(response))
+    }
+}
+
+impl<S, Req> Future for ResponseFuture<S, Req, Plain>
+where
+    S: Service<Req>,
+    S::Error: Into<BoxError>,
+{
+    type Output = Result<S::Response, BoxError>;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        match ready!(self.project().passage.poll(cx)) {
+            Ok(Outcome::Answered(response, _held_until_here)) => Poll::Ready(Ok(response)),
+            Ok(Outcome::Rejected(rejection)) => Poll::Ready(Err(rejection.into_error())),
+            Err(error) => Poll::Ready(Err(error.into())),
+        }
+    }
+}
+
+impl<S: Service<Req>, Req, P> fmt::Debug for ResponseFuture<S, Req, P> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("ResponseFuture")
+            .field(&self.passage)
+            .finish()
+    }
+}

@@ -1,0 +1,109 @@
+//! Gates in front of services: [`MutexLayer`] lets one request through at a time, [`ConcurrencyLimitLayer`] so many, counted over
+//! all processes that share a server.
+//!
+//! A request waits for its turn inside the response future, is handed to the inner service when it holds, and holds until the
+//! last byte of its answer is out. Put a gate on the route that needs it; on the router only what all its routes share.
+//!
+//! ```no_run
+//! # fn example() -> Result<axum::Router, Box<dyn std::error::Error>> {
+//! use axum::Router;
+//! use axum::routing::get;
+//! use portcullis::{ConcurrencyLimitLayer, Portcullis};
+//!
+//! let gates = Portcullis::builder().url("redis://127.0.0.1/").build()?;
+//! let reports = gates.semaphore("reports", 10)?;
+//! let app: Router = Router::new()
+//!     .route("/reports", get(async || "a costly report").layer(ConcurrencyLimitLayer::new(reports)))
+//!     .route("/healthz", get(async || "never gated"));
+//! # Ok(app) }
+//! ```
+//!
+//! # Customized
+//!
+//! One lock per account, at most half a second of waiting, held only until the answer's head is ready; the handler sends the
+//! [fencing token](crate::FencingToken) along with its write.
+//!
+//! ```no_run
+//! # fn example(gates: portcullis::Portcullis) -> axum::Router {
+//! use std::time::Duration;
+//! use axum::Router;
+//! use axum::routing::post;
+//! use portcullis::layer::{HoldUntil, NotHeld};
+//! use portcullis::{Held, MutexLayer};
+//!
+//! async fn withdraw(held: Held) -> Result<String, NotHeld> {
+//!     let lease = held.lease("withdraw")?;
+//!     Ok(format!("written under fence {}", lease.fencing_token()))
+//! }
+//!
+//! let one_per_account = MutexLayer::new(gates.mutex("withdraw"))
+//!     .key(|parts: &http::request::Parts| {
+//!         let account = parts.headers.get("x-account")?;
+//!         account.to_str().ok().map(str::to_owned)
+//!     })
+//!     .max_wait(Duration::from_millis(500))
+//!     .hold_until(HoldUntil::Response);
+//! Router::new().route("/withdraw", post(withdraw).layer(one_per_account))
+//! # }
+//! ```
+//!
+//! # Refusals
+//!
+//! HTTP callers get an answer, never an error: `application/problem+json` whose `type` is stable and begins with
+//! `urn:problem-type:portcullis:`. No key, holder or server address is in it. The inner service's own error passes through.
+//!
+//! | situation | status | `Retry-After` | `type` ends in |
+//! | --- | --- | --- | --- |
+//! | all permits taken, not waited | 503 | estimate | `at-capacity` |
+//! | mutex held, not waited | 409, or [423](LockedStatus::Locked) | the holder's remaining TTL | `locked` |
+//! | as many wait as may | 503 | estimate | `queue-full` |
+//! | waited longer than `max_wait` | 503 | estimate | `waited-too-long` |
+//! | lease lost, with [`OnLost::Abort`] | 503 | 1 | `lease-lost` |
+//! | handle shutting down | 503 | 1 | `shutting-down` |
+//! | server failed, or did not answer | 503 | 1 | `unavailable` |
+//! | more permits than there ever are | 400 | none | `never-fits` |
+//! | key can't be read | 400 or 401, see [`KeyError`] | none | `no-key` |
+//!
+//! `Retry-After` is in whole seconds, rounded up, at least 1.
+//!
+//! # When a lease is lost
+//!
+//! A lease is lost when its renewals do not get through until its TTL is over, or when the server forgot it: another may hold from
+//! then on. [`OnLost::Abort`] drops the handler and answers 503; an answer under way ends with an error, so that its
+//! reader sees that it is not whole. [`OnLost::Continue`] lets both go on. Mutexes abort unless told otherwise, semaphores
+//! continue: one request too many for a moment is cheaper than one cut off.
+//!
+//! # Several gates
+//!
+//! Order them, from the outside in, by how cheap their no is: rate limit, permits, mutex. A request takes them in that order and
+//! gives them back together. An outer permit is held while the request waits at an inner gate: with 10 permits outside and one
+//! lock inside, 10 requests for the same lock occupy all permits and those for other locks wait too. Where that matters, let
+//! the inner gate not wait, or raise the number of permits. All routes must take shared gates in the same order:
+//! two requests that hold one gate each and wait for the other's only part when a `max_wait` runs out.
+//!
+//! A service that is ready when it is called stays so while its request waits: a local limit *inside* a gate is occupied for that
+//! time; outside of it, it also bounds how many wait.
+//!
+//! # Cancel safety
+//!
+//! Dropped while it waits, a response future gives up its place in the queue. Dropped in the handler, it drops the handler and
+//! gives the lease back; so does dropping the body before its end. Nothing of this needs a runtime. If the process ends at
+//! that moment the lease stays on the server until its TTL is over.
+
+mod admission;
+mod body;
+pub mod future;
+mod held;
+mod key;
+mod problem;
+mod service;
+mod settings;
+
+pub use self::body::HeldBody;
+pub use self::held::{Held, Kept, NotHeld};
+pub use self::key::{KeyError, MakeKey};
+pub use self::service::{ConcurrencyLimitLayer, Gated, Http, MutexLayer, Plain};
+pub use self::settings::{HoldUntil, LockedStatus, OnLost};
+
+/// What services of any kind fail with.
+pub type BoxError = Box<dyn std::error::Error + Send + Sync>;

@@ -1,0 +1,255 @@
+//! The layers and the service they make: thin constructors over the one admission.
+
+use std::marker::PhantomData;
+use std::mem;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use http::{Request, Response};
+use http_body::Body;
+use tower_layer::Layer;
+use tower_service::Service;
+
+use super::BoxError;
+use super::admission::Admission;
+use super::body::HeldBody;
+use super::future::ResponseFuture;
+use super::held::{Held, Hold};
+use super::key::MakeKey;
+use super::problem::Busy;
+use super::settings::{HoldUntil, LockedStatus, OnLost};
+use crate::key::Key;
+use crate::mutex::Mutex;
+use crate::semaphore::Semaphore;
+
+/// Marks layers and services for HTTP: refusals are answers, and the lease is held to the end of the body.
+#[derive(Debug, Clone, Copy)]
+pub enum Http {}
+
+/// Marks layers and services for anything else: refusals are errors, and the lease is held to the response.
+#[derive(Debug, Clone, Copy)]
+pub enum Plain {}
+
+/// Lets one request through at a time, over all processes: a [`Mutex`] in front of a service.
+///
+/// See the [module's docs](super) for what it answers and how to combine it.
+///
+/// # Examples
+///
+/// One at a time for each account:
+///
+/// ```no_run
+/// # fn example(gates: portcullis::Portcullis) {
+/// use http::request::Parts;
+/// use portcullis::MutexLayer;
+///
+/// let layer = MutexLayer::new(gates.mutex("withdraw"))
+///     .key(|parts: &Parts| parts.uri.path().strip_prefix("/accounts/").map(str::to_owned));
+/// # }
+/// ```
+#[derive(Debug, Clone)]
+#[must_use = "a layer does nothing until it is put in front of a service"]
+pub struct MutexLayer<P = Http> {
+    admission: Admission,
+    protocol: PhantomData<fn() -> P>,
+}
+
+impl MutexLayer {
+    /// Puts `mutex` in front of HTTP services.
+    ///
+    /// A wait that was set on the mutex is kept; where none was, requests wait 2 s at most.
+    pub fn new(mutex: Mutex) -> Self {
+        let busy = Busy::Locked(LockedStatus::default());
+        Self {
+            admission: Admission::new(mutex.gate, busy, OnLost::Abort),
+            protocol: PhantomData,
+        }
+    }
+
+    /// Sets the status for a request that finds the lock held and does not wait: 409 by default.
+    pub fn locked_status(mut self, status: LockedStatus) -> Self {
+        self.admission.busy = Busy::Locked(status);
+        self
+    }
+}
+
+/// Lets so many requests through at a time, over all processes: a [`Semaphore`] in front of a service.
+///
+/// The counterpart, for a fleet, of tower's layer of this name. See the [module's docs](super) for what it answers and how to
+/// combine it.
+///
+/// # Examples
+///
+/// ```no_run
+/// # fn example(gates: portcullis::Portcullis) -> Result<(), portcullis::ConfigError> {
+/// use std::time::Duration;
+/// use portcullis::ConcurrencyLimitLayer;
+///
+/// let layer = ConcurrencyLimitLayer::new(gates.semaphore("reports", 10)?).max_wait(Duration::from_secs(5));
+/// # Ok(()) }
+/// ```
+#[derive(Debug, Clone)]
+#[must_use = "a layer does nothing until it is put in front of a service"]
+pub struct ConcurrencyLimitLayer<P = Http> {
+    admission: Admission,
+    protocol: PhantomData<fn() -> P>,
+}
+
+impl ConcurrencyLimitLayer {
+    /// Puts `semaphore` in front of HTTP services; each request takes one permit.
+    ///
+    /// A wait that was set on the semaphore is kept; where none was, requests wait 2 s at most.
+    pub fn new(semaphore: Semaphore) -> Self {
+        let admission = Admission::new(semaphore.gate, Busy::AtCapacity, OnLost::Continue);
+        Self {
+            admission,
+            protocol: PhantomData,
+        }
+    }
+}
+
+/// The settings that each layer takes, to the letter the same.
+macro_rules! layer_settings {
+    ($layer:ident) => {
+        impl<P> $layer<P> {
+            /// Sets how long a request waits for its turn; zero lets it not wait at all.
+            pub fn max_wait(mut self, max_wait: Duration) -> Self {
+                self.admission.set_max_wait(max_wait);
+                self
+            }
+
+            /// Sets what happens to a request whose lease is lost: mutexes abort by default, semaphores continue.
+            pub fn on_lost(mut self, on_lost: OnLost) -> Self {
+                self.admission.on_lost = on_lost;
+                self
+            }
+        }
+
+        impl $layer {
+            /// Sets which of the gate's siblings a request has to pass, by a closure over its head or a fixed
+            /// [`Key`](crate::Key). A request for which it gives `None` passes ungated.
+            pub fn key(mut self, key: impl MakeKey + 'static) -> Self {
+                self.admission.key = Some(Arc::new(key));
+                self
+            }
+
+            /// Sets how long a request holds: until its response's body has ended by default.
+            pub fn hold_until(mut self, hold_until: HoldUntil) -> Self {
+                self.admission.hold_until = hold_until;
+                self
+            }
+
+            /// Makes it a layer for services that are not HTTP servers: job runners, clients, anything.
+            ///
+            /// Takes any request; holds until the response. The service fails with a [`BoxError`]: the inner service's own error, or a
+            /// [`LockError`](crate::LockError) or [`LostReason`](crate::LostReason) to downcast to. There is no
+            /// HTTP head to read a key from, so set a fixed one afterwards: what was set before by `key` makes every
+            /// call fail with a [`KeyError`](super::KeyError).
+            pub fn plain(self) -> $layer<Plain> {
+                $layer {
+                    admission: self.admission,
+                    protocol: PhantomData,
+                }
+            }
+        }
+
+        impl $layer<Plain> {
+            /// Sets which of the gate's siblings every request has to pass.
+            pub fn key(mut self, key: impl Into<Key>) -> Self {
+                self.admission.set_fixed_key(&key.into());
+                self
+            }
+        }
+
+        impl<S, P> Layer<S> for $layer<P> {
+            type Service = Gated<S, P>;
+
+            fn layer(&self, inner: S) -> Gated<S, P> {
+                Gated {
+                    inner,
+                    admission: Arc::new(self.admission.clone()),
+                    protocol: PhantomData,
+                }
+            }
+        }
+    };
+}
+layer_settings!(MutexLayer);
+layer_settings!(ConcurrencyLimitLayer);
+
+/// A service behind a gate; made by [`MutexLayer`] and [`ConcurrencyLimitLayer`].
+///
+/// Its clones share the gate. It is ready whenever the inner service is: requests wait in the
+/// [response future](ResponseFuture), and nothing is reserved before they are there.
+#[derive(Debug, Clone)]
+pub struct Gated<S, P = Http> {
+    inner: S,
+    admission: Arc<Admission>,
+    protocol: PhantomData<fn() -> P>,
+}
+
+impl<S: Clone, P> Gated<S, P> {
+    /// Takes out the inner service that was polled ready: its clone may not be.
+    fn take_ready(&mut self) -> S {
+        let unready = self.inner.clone();
+        mem::replace(&mut self.inner, unready)
+    }
+}
+
+impl<S, ReqBody, ResBody> Service<Request<ReqBody>> for Gated<S, Http>
+where
+    S: Service<Request<ReqBody>, Response = Response<ResBody>> + Clone,
+    ResBody: Body,
+{
+    type Response = Response<HeldBody<ResBody>>;
+    type Error = S::Error;
+    type Future = ResponseFuture<S, Request<ReqBody>, Http>;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
+        self.inner.poll_ready(cx)
+    }
+
+    fn call(&mut self, request: Request<ReqBody>) -> Self::Future {
+        let (mut head, body) = request.into_parts();
+        let acquire = self.admission.begin(Some(&mut head));
+        let request = Request::from_parts(head, body);
+        let show = |request: &mut Request<ReqBody>, hold: &Hold| {
+            let extensions = request.extensions_mut();
+            let held = extensions.get::<Held>().cloned().unwrap_or_default();
+            extensions.insert(held.and(hold));
+        };
+        ResponseFuture::new(
+            &Arc::clone(&self.admission),
+            acquire,
+            self.take_ready(),
+            request,
+            show,
+        )
+    }
+}
+
+impl<S, Req> Service<Req> for Gated<S, Plain>
+where
+    S: Service<Req> + Clone,
+    S::Error: Into<BoxError>,
+{
+    type Response = S::Response;
+    type Error = BoxError;
+    type Future = ResponseFuture<S, Req, Plain>;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
+        self.inner.poll_ready(cx).map_err(Into::into)
+    }
+
+    fn call(&mut self, request: Req) -> Self::Future {
+        let acquire = self.admission.begin(None);
+        ResponseFuture::new(
+            &Arc::clone(&self.admission),
+            acquire,
+            self.take_ready(),
+            request,
+            |_, _| {},
+        )
+    }
+}
