@@ -44,7 +44,13 @@ pub(crate) struct Reply<T> {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Acquired {
     Held { fence: FencingToken, left: Duration },
-    Queued { stamp: u64, ticket: u64, crowd: Crowd },
+    Queued {
+        stamp: u64,
+        ticket: u64,
+        crowd: Crowd,
+        /// The place was made by this call.
+        entered: bool,
+    },
     Busy(Crowd),
     Full(Crowd),
     Late,
@@ -122,10 +128,11 @@ pub(crate) fn acquired(value: &Value) -> Result<Reply<Acquired>, Garbled> {
         (status::HELD, &[fence, left]) => {
             Acquired::Held { fence: FencingToken::new(unsigned(fence)?), left: millis(left)? }
         }
-        (status::QUEUED, &[more, next_end, foreign, position, ticket]) => Acquired::Queued {
+        (status::QUEUED, &[more, next_end, foreign, position, ticket, entered]) => Acquired::Queued {
             stamp: unsigned(*stamp)?,
             ticket: unsigned(ticket)?,
             crowd: crowd(more, next_end, foreign, position)?,
+            entered: entered != 0,
         },
         (status::BUSY, &[more, next_end, foreign, waiters]) => {
             Acquired::Busy(crowd(more, next_end, foreign, waiters)?)

@@ -18,7 +18,7 @@
 -- ARGV[10] pushed       integer  1: the caller's inbox is confirmed, 0: it will ask again
 --
 -- Returns  {0, us, stamp, fence, left_ms}  held
---          {1, us, stamp, more, next_ms, foreign, position, ticket}  queued
+--          {1, us, stamp, more, next_ms, foreign, position, ticket, entered}  queued
 --          {2, us, stamp, more, next_ms, foreign, waiters}  busy, and the caller does not wait
 --          {3, us, stamp, more, next_ms, foreign, waiters}  the queue is full
 --          {4, us, stamp}                  later than latest_ms
@@ -26,7 +26,8 @@
 --          {6, us, stamp, limit}           more than there ever is
 --          {7, us, stamp}                  a record of another protocol version
 --          where next_ms is the time to the first end of a lease (-1: unknown), foreign is 1 if a stranger holds,
---          and more is 1 if deserted places are left to clear: repeat the call
+--          more is 1 if deserted places are left to clear: repeat the call, and entered is 1 if the place was made by this
+--          call: one that was queued before has been forgotten, and its process' other waiters with it
 -- Writes   all four keys; nothing when busy. O(log n) in the waiters, plus 3 us for each deserted place.
 
 local main, queue, records, roster = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
@@ -69,6 +70,9 @@ elseif state ~= (pushed and "w" or "p") then
   redis.call("HSET", records, token, record_format(pushed and "w" or "p", my_weight, my_limit, my_lease, number))
 end
 if waits then
+  -- Settled before the process is cleared of suspicion: a claim of its own that ran out would else make it a suspect again,
+  -- and the grant below would pass over the very waiter that asks.
+  holders_settle(gate)
   roster_alive(roster, instance_of(token), gate.ms)
 end
 
@@ -98,4 +102,4 @@ keep(queue, KEEP_MS)
 keep(records, math.max(lease_ms, KEEP_MS))
 local next_ms, foreign = holders_next_end(gate)
 return {QUEUED, gate.us, gate_stamp(gate), more(gate), next_ms, foreign, redis.call("ZRANK", queue, token),
-  tonumber(redis.call("ZSCORE", queue, token))}
+  tonumber(redis.call("ZSCORE", queue, token)), waits and 0 or 1}

@@ -27,6 +27,10 @@ for index = 1, (#ARGV - 2) / 3 do
   if fields[2] and not state then
     left = INCOMPATIBLE
   elseif not left or (state ~= "c" and state ~= "h") then
+    if state == "c" or state == "h" then
+      -- What was said to be gone must not come back when the clock is set back.
+      holders_remove(gate, token, weight)
+    end
     left = GONE
   elseif number ~= fence then
     left = OTHER

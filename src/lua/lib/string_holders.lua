@@ -37,8 +37,8 @@ local function holders_remove(gate, token)
   end
 end
 
--- Whether there is room. Forgets the holder that has expired.
-local function holders_fit(gate)
+-- Forgets the holder that has expired. One that never renewed its claim makes its process a suspect.
+local function holders_settle(gate)
   if gate.last and gate.last ~= gate.value then
     local text = redis.call("HGET", gate.records, gate.last)
     if text and record_parse(text) == "c" then
@@ -46,6 +46,10 @@ local function holders_fit(gate)
     end
     holders_remove(gate, gate.last)
   end
+end
+
+local function holders_fit(gate)
+  holders_settle(gate)
   return not gate.value
 end
 

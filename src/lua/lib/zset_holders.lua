@@ -25,12 +25,8 @@ local function holders_remove(gate, token, weight)
   redis.call("HSET", gate.records, "S", gate.used)
 end
 
--- Whether there is room for `weight` more. Only when there is none does it look for holders that have expired, and
--- forgets them: O(log n) for each.
-local function holders_fit(gate, weight, limit)
-  if gate.used + weight <= limit then
-    return true
-  end
+-- Forgets the holders that have expired, O(log n) for each. One that never renewed its claim makes its process a suspect.
+local function holders_settle(gate)
   for _, token in ipairs(redis.call("ZRANGEBYSCORE", gate.main, "-inf", gate.ms)) do
     local state, held = record_parse(redis.call("HGET", gate.records, token) or "")
     if state == "c" then
@@ -38,6 +34,14 @@ local function holders_fit(gate, weight, limit)
     end
     holders_remove(gate, token, held or 1)
   end
+end
+
+-- Whether there is room for `weight` more. Only when there seems to be none does it look for holders that have expired.
+local function holders_fit(gate, weight, limit)
+  if gate.used + weight <= limit then
+    return true
+  end
+  holders_settle(gate)
   return gate.used + weight <= limit
 end
 

@@ -1,5 +1,6 @@
 //! A lease from its grant to its release or its loss.
 
+use std::cmp::Ordering;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -118,11 +119,12 @@ impl Core {
     /// An acquire that was sent before we knew of the grant says "held".
     pub(super) fn held_again(&mut self, now: Instant, sent: Instant, token: Token, fence: FencingToken, left: Duration) {
         let Some(Entry::Holding(holder)) = self.entries.get(&token) else { return };
-        if holder.lease.fencing_token() == fence {
-            holder.lease.prolong(validity(sent, left).min(holder.last()));
-        } else {
+        match fence.cmp(&holder.lease.fencing_token()) {
+            // A late word of a grant before ours.
+            Ordering::Less => {}
+            Ordering::Equal => holder.lease.prolong(validity(sent, left).min(holder.last())),
             // Ours ran out, and this token was granted anew meanwhile: somebody else may have held in between.
-            self.lose(now, token, LostReason::Gone);
+            Ordering::Greater => self.lose(now, token, LostReason::Gone),
         }
     }
 

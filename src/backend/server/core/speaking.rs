@@ -154,6 +154,18 @@ impl Core {
         }
     }
 
+    /// The server forgot the place of `token`. If it is the one that asks for all of its gate, all are asked for, in their order.
+    pub(super) fn forgotten(&mut self, now: Instant, resource: &Arc<Resource>, token: Token) {
+        let queue = self.tags.get(&resource.tag).and_then(|state| state.queues.get(resource));
+        let Some(queue) = queue.filter(|queue| queue.head() == Some(token)) else { return };
+        let others: Vec<Token> = queue.order.iter().map(|(_, other)| *other).filter(|other| *other != token).collect();
+        for other in others {
+            if !self.is_asking(other) {
+                self.sync(now, other);
+            }
+        }
+    }
+
     /// Somebody told of a release on an exact key's own channel.
     pub(in super::super) fn released_elsewhere(&mut self, now: Instant, channel: &str) {
         let told = |resource: &&Arc<Resource>| resource.released.as_deref() == Some(channel);

@@ -39,6 +39,8 @@ pub(super) struct Waiter {
     in_flight: bool,
     /// To be asked again when the answer is there, because something changed meanwhile.
     again: bool,
+    /// An answer was missed that may have said that the place was lost.
+    unsure: bool,
     retry_at: Instant,
     attempts: u32,
     late: u32,
@@ -66,6 +68,7 @@ impl Waiter {
             open: Open::default(),
             in_flight: false,
             again: false,
+            unsure: false,
             retry_at: Instant::FAR,
             attempts: 0,
             late: 0,
@@ -215,6 +218,8 @@ impl Core {
         let token = ask.token;
         let Some(Entry::Waiting(waiter)) = self.entries.get_mut(&token) else { return };
         match outcome {
+            // A late word of an earlier grant than the one that is being confirmed.
+            Acquired::Held { fence, .. } if waiter.claim.is_some_and(|claim| claim > fence) => {}
             Acquired::Held { fence, left } => {
                 let was_queued = waiter.is_queued();
                 let whole = left >= ask.lease;
@@ -224,7 +229,9 @@ impl Core {
                     self.pump_next(now, &ask.resource);
                 }
             }
-            Acquired::Queued { stamp, ticket, crowd } => {
+            Acquired::Queued { stamp, ticket, crowd, entered } => {
+                let unsure = std::mem::take(&mut waiter.unsure);
+                let forgotten = waiter.is_queued() && (entered || unsure);
                 waiter.queued = Some(stamp);
                 waiter.crowd = Some(crowd);
                 let old = std::mem::replace(&mut waiter.ticket, ticket);
@@ -233,6 +240,11 @@ impl Core {
                 self.enqueued(now, &resource, token, old, ticket, crowd);
                 if again || crowd.more {
                     self.ask(now, token);
+                }
+                if forgotten {
+                    // The server had lost this place, or may have said so in an answer that we did not get. Whatever made it
+                    // forget one of ours (a pause, a loss of data) made it forget all of them.
+                    self.forgotten(now, &resource, token);
                 }
             }
             Acquired::Busy(crowd) | Acquired::Full(crowd) => {
@@ -264,7 +276,10 @@ impl Core {
         let Some(Entry::Waiting(waiter)) = self.entries.get_mut(&token) else { return };
         match &failure {
             Failure::NotSent | Failure::NoScript => waiter.open.answered(),
-            Failure::Unknown(_) => waiter.retry_later(now, token),
+            Failure::Unknown(_) => {
+                waiter.unsure = true;
+                waiter.retry_later(now, token);
+            }
             Failure::NotNow(_) => {
                 waiter.open.answered();
                 waiter.retry_later(now, token);
@@ -445,6 +460,10 @@ impl Core {
             _ => None,
         };
         self.entries.iter().filter_map(waits).collect()
+    }
+
+    pub(super) fn is_asking(&self, token: Token) -> bool {
+        matches!(self.entries.get(&token), Some(Entry::Waiting(waiter)) if waiter.in_flight)
     }
 
     /// Asks how a waiter stands, after whatever is under way for it.
