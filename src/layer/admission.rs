@@ -24,7 +24,6 @@ use super::settings::{HoldUntil, OnLost};
 use crate::backend::{Acquire, Wait};
 use crate::gate::Gate;
 use crate::key::Key;
-use crate::lease::Lost;
 
 /// How long a request waits unless its layer or its gate says otherwise.
 const DEFAULT_MAX_WAIT: Duration = Duration::from_secs(2);
@@ -82,10 +81,6 @@ impl Admission {
         let key = make_key.make_key(head)?;
         Ok(key.map(|key| self.gate.keyed(&key).acquire(1, Some(self.wait))))
     }
-
-    pub(super) fn aborts(&self) -> bool {
-        self.on_lost == OnLost::Abort
-    }
 }
 
 impl fmt::Debug for Admission {
@@ -129,8 +124,6 @@ enum Step<S: Service<Req>, Req> {
         response: S::Future,
         // Behind the inner future: given back after its drop, whatever that does.
         hold: Option<Hold>,
-        #[pin]
-        lost: Option<Lost>,
     },
     Ended,
 }
@@ -154,7 +147,6 @@ impl<S: Service<Req>, Req> Passage<S, Req> {
             Ok(None) => Step::Working {
                 response: ready.call(request),
                 hold: None,
-                lost: None,
             },
             Err(error) => Step::Keyless(error),
         };
@@ -187,25 +179,20 @@ impl<S: Service<Req>, Req> Future for Passage<S, Req> {
                         Ok(lease) => lease,
                         Err(error) => break Rejection::Lock(error),
                     };
-                    let hold = Hold::new(Arc::clone(this.admission.gate.name()), lease);
+                    let gate = Arc::clone(this.admission.gate.name());
+                    let hold = Hold::new(gate, lease, this.admission.on_lost);
                     let (mut service, mut request) = ready.take().expect("an acquire ends once");
                     hand_over(&mut request, &hold);
-                    let lost = this.admission.aborts().then(|| hold.lost());
                     let response = service.call(request);
                     step.set(Step::Working {
                         response,
                         hold: Some(hold),
-                        lost,
                     });
                 }
-                StepProjection::Working {
-                    response,
-                    hold,
-                    lost,
-                } => {
+                StepProjection::Working { response, hold } => {
                     // Looked at first: an answer that comes after the loss may rest on what another has changed.
-                    if let Some(lost) = lost.as_pin_mut()
-                        && let Poll::Ready(reason) = lost.poll(cx)
+                    if let Some(held) = hold
+                        && let Poll::Ready(reason) = held.poll_lost(cx)
                     {
                         tracing::warn!(gate = %this.admission.gate.name(), %reason, "request aborted");
                         break Rejection::Lost(reason);

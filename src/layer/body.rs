@@ -10,7 +10,6 @@ use pin_project::pin_project;
 
 use super::BoxError;
 use super::held::Hold;
-use crate::lease::Lost;
 
 /// The body of a gated response: the inner service's, or that of a refusal.
 ///
@@ -29,8 +28,6 @@ enum Content<B> {
         body: B,
         // Behind the body: dropped after it, whatever its drop does.
         hold: Option<Hold>,
-        #[pin]
-        lost: Option<Lost>,
     },
     Problem(Bytes),
     Ended,
@@ -45,13 +42,11 @@ impl<B> HeldBody<B> {
 }
 
 impl<B: Body> HeldBody<B> {
-    /// Takes over `hold`, and watches it if the body is to end with it.
-    pub(super) fn new(body: B, hold: Option<Hold>, abort: bool) -> Self {
+    pub(super) fn new(body: B, hold: Option<Hold>) -> Self {
         // An empty body may never be polled.
         let hold = hold.filter(|_| !body.is_end_stream());
-        let lost = hold.as_ref().filter(|_| abort).map(Hold::lost);
         Self {
-            content: Content::Inner { body, hold, lost },
+            content: Content::Inner { body, hold },
         }
     }
 }
@@ -71,20 +66,15 @@ where
     ) -> Poll<Option<Result<Frame<B::Data>, BoxError>>> {
         let mut content = self.project().content;
         let frame = match content.as_mut().project() {
-            ContentProjection::Inner {
-                mut body,
-                hold,
-                mut lost,
-            } => {
-                if let Some(watch) = lost.as_mut().as_pin_mut()
-                    && let Poll::Ready(reason) = watch.poll(cx)
+            ContentProjection::Inner { mut body, hold } => {
+                if let Some(held) = hold
+                    && let Poll::Ready(reason) = held.poll_lost(cx)
                 {
                     content.set(Content::Ended);
                     return Poll::Ready(Some(Err(reason.into())));
                 }
                 let frame = ready!(body.as_mut().poll_frame(cx));
                 if !matches!(frame, Some(Ok(_))) || body.is_end_stream() {
-                    lost.set(None);
                     *hold = None;
                 }
                 frame.map(|frame| frame.map_err(Into::into))

@@ -66,7 +66,7 @@ where
         let response = match outcome {
             Outcome::Answered(response, hold) => {
                 let hold = hold.filter(|_| admission.hold_until == HoldUntil::Body);
-                response.map(|body| HeldBody::new(body, hold, admission.aborts()))
+                response.map(|body| HeldBody::new(body, hold))
             }
             Outcome::Rejected(rejection) => {
                 problem::response(&rejection, admission.busy).map(HeldBody::problem)

@@ -1,27 +1,41 @@
 //! Who owns the lease of a request, and what its handler sees of it.
 
 use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
 use std::sync::{Arc, Weak};
+use std::task::{Context, Poll};
 
-use crate::lease::{Lease, LeaseView, Lost};
+use super::settings::OnLost;
+use crate::lease::{Lease, LeaseView, Lost, LostReason};
 
-/// One owner of a request's lease; the last one to go gives it back.
-#[derive(Clone)]
+/// The owner of a request's lease, beside those who [keep](Held::keep) it; the last one to go gives it back.
 pub(super) struct Hold {
     gate: Arc<str>,
     lease: Arc<Lease>,
+    /// Only where a loss is to end the request. Boxed, so that a body stays `Unpin` behind a gate.
+    lost: Option<Pin<Box<Lost>>>,
 }
 
 impl Hold {
-    pub(super) fn new(gate: Arc<str>, lease: Lease) -> Self {
+    pub(super) fn new(gate: Arc<str>, lease: Lease, on_lost: OnLost) -> Self {
+        let lost = match on_lost {
+            OnLost::Abort => Some(Box::pin(lease.state().lost())),
+            OnLost::Continue => None,
+        };
         Self {
             gate,
             lease: Arc::new(lease),
+            lost,
         }
     }
 
-    pub(super) fn lost(&self) -> Lost {
-        self.lease.state().lost()
+    /// Ready when the lease is lost and its request is to end with it.
+    pub(super) fn poll_lost(&mut self, cx: &mut Context<'_>) -> Poll<LostReason> {
+        match &mut self.lost {
+            Some(lost) => lost.as_mut().poll(cx),
+            None => Poll::Pending,
+        }
     }
 }
 

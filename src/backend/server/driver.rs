@@ -193,7 +193,7 @@ impl Driver {
         {
             tracing::warn!(policy, "the server may evict keys that are held; set maxmemory-policy to noeviction");
         }
-        self.core.time_seen(fresh.us, fresh.sent, now);
+        self.core.time_seen(fresh.us, now);
         self.generation += 1;
         self.links[link] = Link::Up { connection: fresh.connection, generation: self.generation, answered: now };
         self.core.link_changed(now, link, true);

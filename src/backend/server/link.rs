@@ -11,7 +11,6 @@ use super::Settings;
 use super::reply;
 use super::script::Script;
 use crate::error::ConfigError;
-use crate::time::Instant;
 
 /// Where connections come from.
 #[derive(Clone)]
@@ -41,9 +40,8 @@ impl fmt::Debug for Origin {
 /// A connection that has just been made.
 pub(super) struct Fresh {
     pub(super) connection: MultiplexedConnection,
-    /// The server's clock, read between `sent` and the end of the handshake.
+    /// The server's clock, read during the handshake.
     pub(super) us: u64,
-    pub(super) sent: Instant,
     /// The policy by which the server may drop keys that are in use, if it has one.
     pub(super) evicts: Option<String>,
 }
@@ -60,7 +58,6 @@ pub(super) async fn connect(origin: &Origin, settings: &Settings) -> Result<Fres
         Origin::Server(info) => open(info.clone(), settings, AsyncConnectionConfig::new()).await?,
         Origin::Pool(pool) => detach(pool.clone(), settings.connect_timeout).await?,
     };
-    let sent = Instant::now();
     let greeting = greeting();
     // Scripts that can't be loaded (a user without that right) are sent whole when they are needed.
     let answers = timeout(
@@ -73,7 +70,7 @@ pub(super) async fn connect(origin: &Origin, settings: &Settings) -> Result<Fres
         let what = answers.first().cloned().and_then(|answer| answer.extract_error().err());
         what.unwrap_or_else(|| (ErrorKind::UnexpectedReturnType, "TIME was not answered with a time").into())
     })?;
-    Ok(Fresh { connection, us, sent, evicts: answers.get(1).and_then(evicting_policy) })
+    Ok(Fresh { connection, us, evicts: answers.get(1).and_then(evicting_policy) })
 }
 
 /// `TIME` first: it is the one answer that is needed.

@@ -50,6 +50,7 @@ pub(crate) enum Acquired {
         crowd: Crowd,
         /// The place was made by this call.
         entered: bool,
+        mark: u64,
     },
     Busy(Crowd),
     Full(Crowd),
@@ -91,8 +92,8 @@ pub(crate) enum Renewed {
 /// A message to the inbox.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Push {
-    /// A claim was granted at `us` of the server's clock.
-    Grant { token: Token, fence: FencingToken, us: u64, left: Duration },
+    /// A claim was granted, after every answer under this tag that carries a smaller mark.
+    Grant { token: Token, fence: FencingToken, mark: u64, left: Duration },
     /// More is asked for than there ever is.
     Never { token: Token },
 }
@@ -128,11 +129,12 @@ pub(crate) fn acquired(value: &Value) -> Result<Reply<Acquired>, Garbled> {
         (status::HELD, &[fence, left]) => {
             Acquired::Held { fence: FencingToken::new(unsigned(fence)?), left: millis(left)? }
         }
-        (status::QUEUED, &[more, next_end, foreign, position, ticket, entered]) => Acquired::Queued {
+        (status::QUEUED, &[more, next_end, foreign, position, ticket, entered, mark]) => Acquired::Queued {
             stamp: unsigned(*stamp)?,
             ticket: unsigned(ticket)?,
             crowd: crowd(more, next_end, foreign, position)?,
             entered: entered != 0,
+            mark: unsigned(mark)?,
         },
         (status::BUSY, &[more, next_end, foreign, waiters]) => {
             Acquired::Busy(crowd(more, next_end, foreign, waiters)?)
@@ -161,16 +163,16 @@ pub(crate) fn ended(value: &Value) -> Result<Reply<(Ended, bool)>, Garbled> {
     Ok(Reply { us: unsigned(us)?, outcome: (outcome, more != 0) })
 }
 
-pub(crate) fn renewed(value: &Value) -> Result<Reply<Vec<Renewed>>, Garbled> {
+pub(crate) fn renewed(value: &Value) -> Result<Reply<(u64, Vec<Renewed>)>, Garbled> {
     let numbers = numbers(value)?;
-    let [us, entries @ ..] = numbers.as_slice() else { return Err(Garbled) };
+    let [us, mark, entries @ ..] = numbers.as_slice() else { return Err(Garbled) };
     let entry = |number: &i64| match *number {
         renewal::GONE => Ok(Renewed::Gone),
         renewal::OTHER => Ok(Renewed::Other),
         renewal::INCOMPATIBLE => Ok(Renewed::Incompatible),
         left => millis(left).map(Renewed::Left),
     };
-    Ok(Reply { us: unsigned(*us)?, outcome: entries.iter().map(entry).collect::<Result<_, _>>()? })
+    Ok(Reply { us: unsigned(*us)?, outcome: (unsigned(*mark)?, entries.iter().map(entry).collect::<Result<_, _>>()?) })
 }
 
 /// The server's clock in microseconds, as `TIME` gives it.
@@ -193,10 +195,10 @@ pub(crate) fn push(text: &[u8], instance: &Instance) -> Result<Push, Garbled> {
     let token = |word: &str| Token::parse(word.as_bytes(), instance).ok_or(Garbled);
     let number = |word: &str| word.parse::<u64>().ok().filter(|number| *number < 1 << 53).ok_or(Garbled);
     match words.as_slice() {
-        ["g", holder, fence, us, left] => Ok(Push::Grant {
+        ["g", holder, fence, mark, left] => Ok(Push::Grant {
             token: token(holder)?,
             fence: FencingToken::new(number(fence)?),
-            us: number(us)?,
+            mark: number(mark)?,
             left: Duration::from_millis(number(left)?),
         }),
         ["n", waiter, _stamp] => Ok(Push::Never { token: token(waiter)? }),
@@ -296,7 +298,7 @@ mod tests {
         let grant = Push::Grant {
             token,
             fence: FencingToken::new(1_795_997_474_659_159),
-            us: 1_795_997_474_659_158,
+            mark: 1_795_997_474_659_158,
             left: Duration::from_secs(3),
         };
         assert_eq!(push(message.as_bytes(), &instance), Ok(grant));

@@ -72,3 +72,6 @@ static SCRIPTS: LazyLock<Vec<Script>> = LazyLock::new(|| {
     let kinds = [Kind::Mutex, Kind::Semaphore].into_iter();
     kinds.flat_map(|kind| Verb::ALL.map(|verb| Script::new(kind, verb, CLOCK))).collect()
 });
+
+#[cfg(test)]
+mod tests;

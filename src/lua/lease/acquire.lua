@@ -18,7 +18,7 @@
 -- ARGV[10] pushed       integer  1: the caller's inbox is confirmed, 0: it will ask again
 --
 -- Returns  {0, us, stamp, fence, left_ms}  held
---          {1, us, stamp, more, next_ms, foreign, position, ticket, entered}  queued
+--          {1, us, stamp, more, next_ms, foreign, position, ticket, entered, mark}  queued
 --          {2, us, stamp, more, next_ms, foreign, waiters}  busy, and the caller does not wait
 --          {3, us, stamp, more, next_ms, foreign, waiters}  the queue is full
 --          {4, us, stamp}                  later than latest_ms
@@ -27,7 +27,8 @@
 --          {7, us, stamp}                  a record of another protocol version
 --          where next_ms is the time to the first end of a lease (-1: unknown), foreign is 1 if a stranger holds,
 --          more is 1 if deserted places are left to clear: repeat the call, and entered is 1 if the place was made by this
---          call: one that was queued before has been forgotten, and its process' other waiters with it
+--          call: one that was queued before has been forgotten, and its process' other waiters with it;
+--          mark is smaller than that of every later push under this tag, and not than that of an earlier one
 -- Writes   all four keys; nothing when busy. O(log n) in the waiters, plus 3 us for each deserted place.
 
 local main, queue, records, roster = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
@@ -54,7 +55,8 @@ if state == "c" or state == "h" then
   state = nil
 end
 
-local waits = state ~= nil
+-- A loss of the queue leaves the records of its waiters behind: they enter again.
+local waits = state ~= nil and redis.call("ZSCORE", queue, token)
 if not waits then
   if gate.ms > latest_ms then
     return {LATE, gate.us, gate_stamp(gate)}
@@ -62,22 +64,23 @@ if not waits then
   if roster_has(roster, "!" .. token, gate.ms) then
     return {ENDED, gate.us, gate_stamp(gate)}
   end
-  limit = gate.override or limit
-  if weight > limit then
-    return {NEVER, gate.us, gate_stamp(gate), limit}
+  if weight > gate_limit(gate, limit) then
+    return {NEVER, gate.us, gate_stamp(gate), gate_limit(gate, limit)}
   end
-elseif state ~= (pushed and "w" or "p") then
-  redis.call("HSET", records, token, record_format(pushed and "w" or "p", my_weight, my_limit, my_lease, number))
-end
-if waits then
-  -- Settled before the process is cleared of suspicion: a claim of its own that ran out would else make it a suspect again,
-  -- and the grant below would pass over the very waiter that asks.
-  holders_settle(gate)
+else
   roster_alive(roster, instance_of(token), gate.ms)
+  if my_weight > gate_limit(gate, my_limit) then
+    drop(gate, token)
+    grant(gate, channel)
+    return {NEVER, gate.us, gate_stamp(gate), gate_limit(gate, my_limit)}
+  end
+  if state ~= (pushed and "w" or "p") then
+    redis.call("HSET", records, token, record_format(pushed and "w" or "p", my_weight, my_limit, my_lease, number))
+  end
 end
 
 local fence, next_in_line = grant(gate, channel, token)
-if not fence and not waits and next_in_line and holders_fit(gate, weight, limit) then
+if not fence and not waits and next_in_line and holders_fit(gate, weight, gate_limit(gate, limit)) then
   fence = gate_put(gate, token, "h", weight, limit, lease_ms, lease_ms)
 end
 if fence then
@@ -89,6 +92,10 @@ if not waits then
   if wait_ms == 0 or full then
     local next_ms, foreign = holders_next_end(gate)
     return {full and FULL or BUSY, gate.us, gate_stamp(gate), more(gate), next_ms, foreign, gate.waiters}
+  end
+  if not mine then
+    -- After a loss of the records it may stand among the holders still, and is never both.
+    holders_remove(gate, token, 1)
   end
   -- A place from before a loss of data counts as long as it lies in the past: every later ticket is greater.
   local fresh = gate_draw(gate)
@@ -102,4 +109,4 @@ keep(queue, KEEP_MS)
 keep(records, math.max(lease_ms, KEEP_MS))
 local next_ms, foreign = holders_next_end(gate)
 return {QUEUED, gate.us, gate_stamp(gate), more(gate), next_ms, foreign, redis.call("ZRANK", queue, token),
-  tonumber(redis.call("ZSCORE", queue, token)), waits and 0 or 1}
+  tonumber(redis.call("ZSCORE", queue, token)), waits and 0 or 1, roster_mark(roster, gate.us)}

@@ -7,8 +7,9 @@
 -- ARGV[2]  waits     integer  1: the process has waiters under this tag
 -- ARGV[3], ARGV[4], ARGV[5]  token, fence, lease_ms  string, integer, integer  the first lease; further leases follow in triples
 --
--- Returns  {us, left_ms, ...}  for each lease the ms it now has at least, or -1: gone, -2: held with another fence,
---                              -3: a record of another protocol version
+-- Returns  {us, mark, left_ms, ...}  for each lease the ms it now has at least, or -1: gone, -2: held with another fence,
+--                              -3: a record of another protocol version; mark is smaller than that of every later push
+--                              under this tag, and not than that of an earlier one
 -- Writes   main, records, roster. 3 us for each lease.
 
 local roster, instance, waits = KEYS[1], ARGV[1], ARGV[2] == "1"
@@ -16,36 +17,54 @@ local roster, instance, waits = KEYS[1], ARGV[1], ARGV[2] == "1"
 local GONE, OTHER, INCOMPATIBLE = -1, -2, -3
 
 local us = now_us()
-local answer = {us}
-for index = 1, (#ARGV - 2) / 3 do
-  local token, fence, lease_ms = ARGV[3 * index], tonumber(ARGV[3 * index + 1]), tonumber(ARGV[3 * index + 2])
-  local gate = {main = KEYS[2 * index], records = KEYS[2 * index + 1], us = us, ms = math.floor(us / 1000)}
-  local fields = redis.call("HMGET", gate.records, "S", token)
+local ms = math.floor(us / 1000)
+
+-- What one lease has left once it is renewed, or why it is not.
+local function renew(main, records, token, fence, lease_ms)
+  local gate = {main = main, records = records, us = us, ms = ms}
+  local fields = redis.call("HMGET", records, "S", token)
   holders_open(gate, fields[1])
   local state, weight, limit, lease, number = record_parse(fields[2] or "")
   local left = holders_left(gate, token)
   if fields[2] and not state then
-    left = INCOMPATIBLE
+    return INCOMPATIBLE
   elseif not left or (state ~= "c" and state ~= "h") then
     if state == "c" or state == "h" then
       -- What was said to be gone must not come back when the clock is set back.
       holders_remove(gate, token, weight)
     end
-    left = GONE
+    return GONE
   elseif number ~= fence then
-    left = OTHER
-  else
-    holders_extend(gate, token, lease_ms)
-    keep(gate.records, math.max(lease_ms, KEEP_MS))
-    if state == "c" then
-      redis.call("HSET", gate.records, token, record_format("h", weight, limit, lease, number))
-    end
-    left = math.max(left, lease_ms)
+    return OTHER
   end
-  answer[index + 1] = left
+  left = math.max(left, lease_ms)
+  holders_extend(gate, token, left)
+  keep(records, math.max(lease_ms, KEEP_MS))
+  if state == "c" then
+    redis.call("HSET", records, token, record_format("h", weight, limit, lease, number))
+  end
+  return left
+end
+
+-- Who speaks is no suspect. And first, because a server out of memory refuses a script's writes unless it began with one
+-- that frees: leases at hand must last.
+roster_clear(roster, instance)
+local answer = {us, roster_mark(roster, us)}
+for index = 1, (#ARGV - 2) / 3 do
+  local token, fence, lease_ms = ARGV[3 * index], tonumber(ARGV[3 * index + 1]), tonumber(ARGV[3 * index + 2])
+  local done, left = pcall(renew, KEYS[2 * index], KEYS[2 * index + 1], token, fence, lease_ms)
+  if not done then
+    -- A foreign value stands where the lease was. That ends this one, and must not end the others.
+    local text = type(left) == "table" and left.err or left
+    if not string.find(text, "WRONGTYPE", 1, true) then
+      error(left)
+    end
+    left = GONE
+  end
+  answer[index + 2] = left
 end
 if waits then
-  roster_alive(roster, instance, math.floor(us / 1000))
-  roster_purge(roster, math.floor(us / 1000))
+  roster_alive(roster, instance, ms)
+  roster_purge(roster, ms)
 end
 return answer

@@ -8,6 +8,7 @@ local function gate_open(main, queue, records, roster, token, us)
     queue = queue,
     records = records,
     roster = roster,
+    caller = instance_of(token),
     us = us,
     ms = math.floor(us / 1000),
     dropped = 0,
@@ -17,12 +18,18 @@ local function gate_open(main, queue, records, roster, token, us)
   gate.override = tonumber(fields[2])
   gate.waiters = redis.call("ZCARD", queue)
   holders_open(gate, fields[3])
+  redis.call("ZCARD", roster)
   return gate, fields[4]
 end
 
 -- What every answer carries: whatever this gate draws later is greater, whatever it drew before is not.
 local function gate_stamp(gate)
   return math.max(gate.fence, gate.us)
+end
+
+-- The limit that a request is judged by: its own, unless an operator has set one for the gate.
+local function gate_limit(gate, limit)
+  return gate.override or limit
 end
 
 -- Draws the next ticket or fence. Strictly rising per key, and still so after data loss, because it follows the clock.
@@ -45,7 +52,8 @@ local function gate_leave(gate, token)
   gate.waiters = gate.waiters - redis.call("ZREM", gate.queue, token)
 end
 
--- Whether nobody is left to use this waiter's place: its process is gone, or its own deadline is.
+-- Whether nobody is left to use this waiter's place: its process is gone, or its own deadline is. A later release's record
+-- tells no deadline.
 local function gate_deserted(gate, token, deadline)
-  return deadline < gate.ms or not roster_has(gate.roster, instance_of(token), gate.ms)
+  return deadline and deadline < gate.ms or not roster_has(gate.roster, instance_of(token), gate.ms)
 end

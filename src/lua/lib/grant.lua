@@ -22,8 +22,8 @@ local function sweep(gate)
   local found = false
   for _, token in ipairs(redis.call("ZRANGE", gate.queue, first, first + MAX_DROPPED - 1)) do
     local text = redis.call("HGET", gate.records, token)
-    local state, _, _, _, deadline = record_parse(text or "")
-    if not text or (state and gate_deserted(gate, token, deadline)) then
+    local _, _, _, _, deadline = record_parse(text or "")
+    if not text or gate_deserted(gate, token, deadline) then
       drop(gate, token)
       found = true
     end
@@ -38,7 +38,7 @@ local function push_grant(gate, channel, token, weight, limit, lease_ms, waiting
   local fence = gate_put(gate, token, "c", weight, limit, lease_ms, ms)
   -- Last, because nothing rolls back a script: what is told must stand. And by pcall, because a refused PUBLISH would end
   -- the script with the permit given to somebody who never hears of it.
-  local text = string.format("g %s %.0f %.0f %.0f", token, fence, gate.us, ms)
+  local text = string.format("g %s %.0f %.0f %.0f", token, fence, roster_draw(gate.roster, gate.us), ms)
   local heard = redis.pcall("PUBLISH", channel .. instance_of(token), text)
   if type(heard) == "table" then
     holders_remove(gate, token, weight)
@@ -61,21 +61,25 @@ end
 -- whole queue was passed, so that a newcomer would be next.
 local function grant(gate, channel, own)
   local passed = 0
+  if gate.waiters > 0 then
+    -- Settled before the caller's process is cleared: a claim of its own that ran out would else make it a suspect again,
+    -- and the loop would pass over waiters of a process that is awake.
+    holders_settle(gate)
+    roster_clear(gate.roster, gate.caller)
+  end
   while gate.waiters > passed and gate.dropped < MAX_DROPPED do
     local token = redis.call("ZRANGE", gate.queue, passed, passed)[1]
     local text = redis.call("HGET", gate.records, token)
     local state, weight, limit, lease_ms, deadline = record_parse(text or "")
-    if text and not state then
-      -- A later release's record: what it asks for is unknown here, so its place is respected.
-      return nil, false
-    end
-    limit = gate.override or limit
     if not text or (token ~= own and gate_deserted(gate, token, deadline)) then
       drop(gate, token)
-    elseif weight > limit then
+    elseif not state then
+      -- A later release's record: what it asks for is unknown here, so its place is respected.
+      return nil, false
+    elseif weight > gate_limit(gate, limit) then
       redis.pcall("PUBLISH", channel .. instance_of(token), string.format("n %s %.0f", token, gate_stamp(gate)))
       drop(gate, token)
-    elseif not holders_fit(gate, weight, limit) then
+    elseif not holders_fit(gate, weight, gate_limit(gate, limit)) then
       return nil, false
     elseif token == own then
       gate_leave(gate, token)

@@ -3,6 +3,7 @@
 -- "<instance>"   this process is alive
 -- "?<instance>"  this process let a claim expire: a suspect, passed over until it speaks
 -- "!<token>"     this token has ended: a tombstone, against an acquire that is still under way
+-- "#"            no time but the mark of the latest push under this tag, in us, so that no purge reaches it
 
 -- The first characters of a token name the process that drew it.
 local INSTANCE_LENGTH = 12
@@ -16,10 +17,27 @@ local function roster_note(roster, member, ms, now_ms)
   keep(roster, math.max(ms, KEEP_MS))
 end
 
--- The process has spoken: it is alive for another claim, and no suspect.
-local function roster_alive(roster, instance, now_ms)
+-- The process has spoken: it is no suspect.
+local function roster_clear(roster, instance)
   redis.call("ZREM", roster, "?" .. instance)
+end
+
+-- It has spoken, and listens: it is alive for another claim.
+local function roster_alive(roster, instance, now_ms)
+  roster_clear(roster, instance)
   roster_note(roster, instance, CLAIM_MS, now_ms)
+end
+
+-- Marks order runs, which clocks that are set back do not: a push draws a greater one than all before it, and an answer with a
+-- smaller one was given before that push.
+local function roster_draw(roster, us)
+  local mark = math.max((tonumber(redis.call("ZSCORE", roster, "#")) or 0) + 1, us)
+  redis.call("ZADD", roster, mark, "#")
+  return mark
+end
+
+local function roster_mark(roster, us)
+  return math.max(tonumber(redis.call("ZSCORE", roster, "#")) or 0, us)
 end
 
 -- Forgets what is true no longer. Heartbeats and tombstones call it, so that the roster stays as small as the fleet.

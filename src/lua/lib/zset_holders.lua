@@ -3,6 +3,7 @@
 
 local function holders_open(gate, used)
   local count = redis.call("ZCARD", gate.main)
+  gate.summed = used
   gate.used = count == 0 and 0 or tonumber(used) or count
 end
 
@@ -19,10 +20,15 @@ local function holders_next_end(gate)
 end
 
 local function holders_remove(gate, token, weight)
-  redis.call("ZREM", gate.main, token)
+  -- Only what is there was counted: a lost ZSET leaves the records of its holders behind.
+  if redis.call("ZREM", gate.main, token) == 1 then
+    gate.used = math.max(gate.used - weight, 0)
+    -- After a loss of the records there is no sum to correct, and writing one would make a key without TTL.
+    if gate.summed then
+      redis.call("HSET", gate.records, "S", gate.used)
+    end
+  end
   redis.call("HDEL", gate.records, token)
-  gate.used = math.max(gate.used - weight, 0)
-  redis.call("HSET", gate.records, "S", gate.used)
 end
 
 -- Forgets the holders that have expired, O(log n) for each. One that never renewed its claim makes its process a suspect.
@@ -46,9 +52,11 @@ local function holders_fit(gate, weight, limit)
 end
 
 local function holders_put(gate, token, weight, lease_ms)
-  redis.call("ZADD", gate.main, gate.ms + lease_ms, token)
+  -- After a loss of the records it may be there already, and was counted as 1.
+  local counted = 1 - redis.call("ZADD", gate.main, gate.ms + lease_ms, token)
   keep(gate.main, math.max(lease_ms, KEEP_MS))
-  gate.used = gate.used + weight
+  gate.used = gate.used + weight - counted
+  gate.summed = true
   redis.call("HSET", gate.records, "S", gate.used)
 end
 

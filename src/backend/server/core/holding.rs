@@ -53,7 +53,7 @@ impl Holder {
 
     fn plan(&mut self) {
         // A lease that has its whole length and may not get longer is left to run out.
-        let done = self.whole && self.lease.deadline() >= self.last();
+        let done = self.whole && self.renewed.after(self.request.ttl.get()) >= self.last();
         self.renew_at = if done { Instant::FAR } else { self.renewed.after(self.interval()) };
     }
 
@@ -143,15 +143,22 @@ impl Core {
         Some(tag)
     }
 
-    pub(super) fn renewed(&mut self, now: Instant, sent: Instant, call: &Renew, result: Result<Vec<Renewed>, Failure>) {
-        if let Ok(entries) = &result
-            && entries.len() != call.leases.len()
-        {
-            return;
-        }
+    pub(super) fn renewed(
+        &mut self,
+        now: Instant,
+        sent: Instant,
+        call: &Renew,
+        result: Result<(u64, Vec<Renewed>), Failure>,
+    ) {
+        let entries = match result {
+            Ok((mark, entries)) => {
+                self.marked(call.tag, mark, sent);
+                entries
+            }
+            Err(_) => Vec::new(),
+        };
         for (index, lease) in call.leases.iter().enumerate() {
-            let answer = result.as_ref().ok().map(|entries| entries[index]);
-            self.lease_renewed(now, sent, lease.token, lease.fence, answer);
+            self.lease_renewed(now, sent, lease.token, lease.fence, entries.get(index).copied());
         }
     }
 

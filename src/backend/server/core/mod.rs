@@ -13,6 +13,7 @@
 
 mod ending;
 mod holding;
+mod marks;
 mod speaking;
 #[cfg(test)]
 mod tests;
@@ -175,23 +176,23 @@ impl Core {
     }
 
     /// What the server's clock read when the connection was made.
-    pub(super) fn time_seen(&mut self, us: u64, sent: Instant, now: Instant) {
-        self.clock.observe(us, sent, now);
+    pub(super) fn time_seen(&mut self, us: u64, now: Instant) {
+        self.clock.observe(us, now);
     }
 
     pub(super) fn answer(&mut self, now: Instant, call: Call, result: Result<redis::Value, Failure>) {
         let sent = call.sent;
         match call.body {
             Body::Acquire(ask) => {
-                let result = self.decode(now, sent, result, reply::acquired);
+                let result = self.decode(now, result, reply::acquired);
                 self.acquired(now, sent, &ask, result);
             }
             Body::End(end) => {
-                let result = self.decode(now, sent, result, reply::ended);
+                let result = self.decode(now, result, reply::ended);
                 self.ended(now, end.token, result);
             }
             Body::Renew(renew) => {
-                let result = self.decode(now, sent, result, reply::renewed);
+                let result = self.decode(now, result, reply::renewed);
                 self.renewed(now, sent, &renew, result);
             }
         }
@@ -201,7 +202,6 @@ impl Core {
     fn decode<T>(
         &mut self,
         now: Instant,
-        sent: Instant,
         result: Result<redis::Value, Failure>,
         decode: impl FnOnce(&redis::Value) -> Result<Reply<T>, Garbled>,
     ) -> Result<T, Failure> {
@@ -209,13 +209,13 @@ impl Core {
             let garbled = (redis::ErrorKind::UnexpectedReturnType, "an answer that none of our scripts gives");
             Failure::Final(BackendErrorKind::Protocol, redis::RedisError::from(garbled))
         })?;
-        self.clock.observe(reply.us, sent, now);
+        self.clock.observe(reply.us, now);
         Ok(reply.outcome)
     }
 
     pub(super) fn push(&mut self, now: Instant, push: Push) {
         match push {
-            Push::Grant { token, fence, us, left } => self.granted(now, token, fence, us, left),
+            Push::Grant { token, fence, mark, left } => self.granted(now, token, fence, mark, left),
             Push::Never { token } => self.never_fits(now, token),
         }
     }

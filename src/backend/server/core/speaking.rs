@@ -4,6 +4,7 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::marks::Marks;
 use super::{Channel, Core, Due, Entry};
 use crate::backend::server::call::{Body, Call, Extend, Renew};
 use crate::backend::server::reply::Crowd;
@@ -31,6 +32,7 @@ pub(super) struct TagState {
     leases: HashSet<Token>,
     /// The last sending that said we are alive.
     spoke: Instant,
+    pub(super) marks: Marks,
     timer: Instant,
 }
 
@@ -56,6 +58,7 @@ impl TagState {
             queues: HashMap::new(),
             leases: HashSet::new(),
             spoke: now,
+            marks: Marks::default(),
             timer: Instant::FAR,
         }
     }
@@ -96,6 +99,13 @@ impl Core {
     pub(super) fn spoke(&mut self, now: Instant, tag: Tag) {
         if let Some(state) = self.tags.get_mut(&tag) {
             state.spoke = now;
+        }
+    }
+
+    /// A request under this tag was answered with a mark.
+    pub(super) fn marked(&mut self, tag: Tag, mark: u64, sent: Instant) {
+        if let Some(state) = self.tags.get_mut(&tag) {
+            state.marks.seen(mark, sent);
         }
     }
 

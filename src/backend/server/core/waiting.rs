@@ -35,6 +35,8 @@ pub(super) struct Waiter {
     crowd: Option<Crowd>,
     /// A pushed grant that is being confirmed, since it came too late to rely on.
     pub(super) claim: Option<FencingToken>,
+    /// A grant that turned out to be over when it was to be confirmed.
+    over: Option<FencingToken>,
     open: Open,
     in_flight: bool,
     /// To be asked again when the answer is there, because something changed meanwhile.
@@ -65,6 +67,7 @@ impl Waiter {
             ticket: 0,
             crowd: None,
             claim: None,
+            over: None,
             open: Open::default(),
             in_flight: false,
             again: false,
@@ -218,8 +221,9 @@ impl Core {
         let token = ask.token;
         let Some(Entry::Waiting(waiter)) = self.entries.get_mut(&token) else { return };
         match outcome {
-            // A late word of an earlier grant than the one that is being confirmed.
+            // A late word of an earlier grant than the one that is being confirmed, or of one that is over.
             Acquired::Held { fence, .. } if waiter.claim.is_some_and(|claim| claim > fence) => {}
+            Acquired::Held { fence, .. } if waiter.over.is_some_and(|over| over >= fence) => self.ask(now, token),
             Acquired::Held { fence, left } => {
                 let was_queued = waiter.is_queued();
                 let whole = left >= ask.lease;
@@ -229,7 +233,7 @@ impl Core {
                     self.pump_next(now, &ask.resource);
                 }
             }
-            Acquired::Queued { stamp, ticket, crowd, entered } => {
+            Acquired::Queued { stamp, ticket, crowd, entered, mark } => {
                 let unsure = std::mem::take(&mut waiter.unsure);
                 let forgotten = waiter.is_queued() && (entered || unsure);
                 waiter.queued = Some(stamp);
@@ -238,6 +242,7 @@ impl Core {
                 let again = std::mem::take(&mut waiter.again);
                 let resource = waiter.request.resource.clone();
                 self.enqueued(now, &resource, token, old, ticket, crowd);
+                self.marked(resource.tag, mark, sent);
                 if again || crowd.more {
                     self.ask(now, token);
                 }
@@ -300,15 +305,16 @@ impl Core {
     }
 
     /// A claim was pushed to the inbox.
-    pub(super) fn granted(&mut self, now: Instant, token: Token, fence: FencingToken, us: u64, left: Duration) {
+    pub(super) fn granted(&mut self, now: Instant, token: Token, fence: FencingToken, mark: u64, left: Duration) {
         let Some(Entry::Waiting(waiter)) = self.entries.get_mut(&token) else { return };
         // A push from before the newest "queued" tells of a grant that is over. And nothing was granted before we asked.
         let (Some(asked), false) = (waiter.asked, waiter.queued.is_some_and(|stamp| fence.get() <= stamp)) else { return };
-        if waiter.claim.is_some_and(|claim| claim >= fence) {
+        if waiter.claim.max(waiter.over).is_some_and(|known| known >= fence) {
             return;
         }
         // Not dated from its receipt: it may have been under way for long.
-        let since = self.clock.before(us).map_or(asked, |before| before.max(asked));
+        let before = self.tags.get(&waiter.request.resource.tag).and_then(|state| state.marks.before(mark));
+        let since = before.map_or(asked, |before| before.max(asked));
         self.take_grant(now, token, fence, validity(since, left), false);
         self.schedule(token);
     }
@@ -318,6 +324,7 @@ impl Core {
         let Some(Entry::Waiting(waiter)) = self.entries.get_mut(&token) else { return };
         let enough = waiter.request.ttl.claim() / 4;
         if whole && deadline <= now {
+            waiter.claim = Some(fence);
             let gate = &waiter.request.resource.gate;
             let text = format!("acquiring `{gate}`: the lease was over before its answer came; its TTL is below the round trip");
             self.leave(now, token, Err(BackendError::new(BackendErrorKind::TimedOut, text, None).into()));
@@ -347,7 +354,10 @@ impl Core {
         waiter.claim = None;
         match deadline {
             Some(deadline) => self.take_grant(now, token, fence, deadline, true),
-            None => self.ask(now, token),
+            None => {
+                waiter.over = Some(fence);
+                self.ask(now, token);
+            }
         }
         self.schedule(token);
     }

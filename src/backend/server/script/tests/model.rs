@@ -1,0 +1,511 @@
+//! What the scripts promise, as a plain program over plain collections.
+//!
+//! It knows nothing of keys, texts and their lifetimes. It counts what is held by adding up the holders, each time, where the scripts
+//! keep a sum; it keeps the queue in a sorted map where they keep a ZSET.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::rig::Ask;
+use crate::key::Kind;
+
+pub(super) const CLAIM_MS: u64 = 3_000;
+const MAX_DROPPED: usize = 64;
+
+/// What is known of a token.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Record {
+    pub(super) state: State,
+    pub(super) weight: u64,
+    pub(super) limit: u64,
+    pub(super) lease_ms: u64,
+    /// The deadline of a wait, in ms, or the fence of a holder.
+    pub(super) number: u64,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum State {
+    Waits,
+    AsksAgain,
+    Claims,
+    Holds,
+}
+
+impl State {
+    pub(super) const fn letter(self) -> char {
+        match self {
+            Self::Waits => 'w',
+            Self::AsksAgain => 'p',
+            Self::Claims => 'c',
+            Self::Holds => 'h',
+        }
+    }
+
+    const fn holds(self) -> bool {
+        matches!(self, Self::Claims | Self::Holds)
+    }
+}
+
+/// A number of an answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Field {
+    Is(u64),
+    Minus(i64),
+    /// Milliseconds of a key's TTL, which the server's own clock wears off meanwhile.
+    Left(u64),
+}
+
+/// Whose the key of a mutex is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Value {
+    pub(super) token: String,
+    /// When it expires, in ms; never, if somebody stripped it of that.
+    pub(super) ends: Option<u64>,
+}
+
+/// One holder of a semaphore's permits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Permits {
+    pub(super) ends: u64,
+    pub(super) weight: u64,
+}
+
+#[derive(Debug, Clone)]
+pub(super) struct Model {
+    pub(super) kind: Kind,
+    pub(super) us: u64,
+    pub(super) fence: u64,
+    pub(super) limit: Option<u64>,
+    /// A mutex' holder, and the one that was last written.
+    pub(super) value: Option<Value>,
+    pub(super) last: Option<String>,
+    /// A semaphore's holders.
+    pub(super) permits: BTreeMap<String, Permits>,
+    /// Whether their sum is kept, which starts with the first grant.
+    pub(super) summed: bool,
+    pub(super) queue: BTreeSet<(u64, String)>,
+    pub(super) records: BTreeMap<String, Record>,
+    /// Until when who is alive, suspect (`?`), or ended (`!`).
+    pub(super) roster: BTreeMap<String, u64>,
+    pub(super) listening: BTreeSet<String>,
+    /// What was told to whom: instance and text.
+    pub(super) pushes: Vec<(String, String)>,
+    /// Every fence given, with who got it.
+    pub(super) grants: Vec<(u64, String)>,
+    dropped: usize,
+}
+
+fn instance_of(token: &str) -> String {
+    token[..12].to_owned()
+}
+
+impl Model {
+    pub(super) fn new(kind: Kind, us: u64) -> Self {
+        Self {
+            kind,
+            us,
+            fence: 0,
+            limit: None,
+            value: None,
+            last: None,
+            permits: BTreeMap::new(),
+            summed: false,
+            queue: BTreeSet::new(),
+            records: BTreeMap::new(),
+            roster: BTreeMap::new(),
+            listening: BTreeSet::new(),
+            pushes: Vec::new(),
+            grants: Vec::new(),
+            dropped: 0,
+        }
+    }
+
+    pub(super) const fn ms(&self) -> u64 {
+        self.us / 1000
+    }
+
+    /// Moves the clock, also back. What a mutex' key has left is up to the server, which sees the same clock.
+    pub(super) fn set_clock(&mut self, us: u64) {
+        self.us = us;
+        let ms = self.ms();
+        self.value = self.value.take().filter(|value| value.ends.is_none_or(|ends| ends > ms));
+    }
+
+    fn stamp(&self) -> u64 {
+        self.fence.max(self.us)
+    }
+
+    fn draw(&mut self) -> u64 {
+        self.fence = (self.fence + 1).max(self.us);
+        self.fence
+    }
+
+    fn is_true_of(&self, member: &str) -> bool {
+        self.roster.get(member).is_some_and(|&ends| ends >= self.ms())
+    }
+
+    fn alive(&mut self, instance: &str) {
+        self.clear(instance);
+        self.roster.insert(instance.to_owned(), self.ms() + CLAIM_MS);
+    }
+
+    fn forget_the_past(&mut self) {
+        let ms = self.ms();
+        self.roster.retain(|_, ends| *ends >= ms);
+    }
+
+    /// A script of this process has run, so it is no suspect.
+    fn clear(&mut self, instance: &str) {
+        self.roster.remove(&format!("?{instance}"));
+    }
+
+    fn used(&self) -> u64 {
+        self.permits.values().map(|permits| permits.weight).sum()
+    }
+
+    /// What holds at this moment, by weight.
+    pub(super) fn held(&self) -> u64 {
+        match self.kind {
+            Kind::Mutex => u64::from(self.value.is_some()),
+            Kind::Semaphore => {
+                let ms = self.ms();
+                self.permits.values().filter(|permits| permits.ends > ms).map(|permits| permits.weight).sum()
+            }
+        }
+    }
+
+    fn left(&self, token: &str) -> Option<Field> {
+        let ms = self.ms();
+        match self.kind {
+            Kind::Mutex => {
+                let value = self.value.as_ref().filter(|value| value.token == token)?;
+                Some(value.ends.map_or(Field::Is(CLAIM_MS), |ends| Field::Left(ends - ms)))
+            }
+            Kind::Semaphore => {
+                let permits = self.permits.get(token).filter(|permits| permits.ends > ms)?;
+                Some(Field::Is(permits.ends - ms))
+            }
+        }
+    }
+
+    fn next_end(&self) -> [Field; 2] {
+        match (self.kind, &self.value) {
+            (Kind::Mutex, None) => [Field::Is(0), Field::Is(0)],
+            (Kind::Mutex, Some(value)) => {
+                let left = value.ends.map_or(Field::Minus(-1), |ends| Field::Left(ends - self.ms()));
+                [left, Field::Is(u64::from(self.last.as_ref() != Some(&value.token)))]
+            }
+            (Kind::Semaphore, _) => {
+                let first = self.permits.values().map(|permits| permits.ends).min();
+                [Field::Is(first.unwrap_or(0).saturating_sub(self.ms())), Field::Is(0)]
+            }
+        }
+    }
+
+    fn remove(&mut self, token: &str) {
+        match self.kind {
+            Kind::Mutex => {
+                self.value = self.value.take().filter(|value| value.token != token);
+                self.last = self.last.take().filter(|last| last != token);
+            }
+            Kind::Semaphore => {
+                self.permits.remove(token);
+            }
+        }
+        self.records.remove(token);
+    }
+
+    /// Forgets the holders that have expired. Who let a claim expire is a suspect.
+    fn settle(&mut self) {
+        let expired: Vec<String> = match self.kind {
+            Kind::Mutex => {
+                let value = self.value.as_ref().map(|value| &value.token);
+                self.last.iter().filter(|last| Some(*last) != value).cloned().collect()
+            }
+            Kind::Semaphore => {
+                let ms = self.ms();
+                let mut expired: Vec<_> = self.permits.iter().filter(|(_, permits)| permits.ends <= ms).collect();
+                expired.sort_by_key(|(_, permits)| permits.ends);
+                expired.into_iter().map(|(token, _)| token.clone()).collect()
+            }
+        };
+        for token in expired {
+            if self.records.get(&token).is_some_and(|record| record.state == State::Claims) {
+                self.roster.insert(format!("?{}", instance_of(&token)), self.ms() + CLAIM_MS);
+            }
+            self.remove(&token);
+        }
+    }
+
+    fn has_room(&self, weight: u64, limit: u64) -> bool {
+        match self.kind {
+            Kind::Mutex => self.value.is_none() && self.last.is_none(),
+            Kind::Semaphore => self.used() + weight <= limit,
+        }
+    }
+
+    /// Whether there is room; the expired are only forgotten where there seems to be none.
+    fn fits(&mut self, weight: u64, limit: u64) -> bool {
+        if !self.has_room(weight, limit) {
+            self.settle();
+        }
+        self.has_room(weight, limit)
+    }
+
+    fn put(&mut self, token: &str, request: Record, state: State, ms: u64) -> u64 {
+        let fence = self.draw();
+        let ends = self.ms() + ms;
+        match self.kind {
+            Kind::Mutex => {
+                self.value = Some(Value { token: token.to_owned(), ends: Some(ends) });
+                self.last = Some(token.to_owned());
+            }
+            Kind::Semaphore => {
+                self.permits.insert(token.to_owned(), Permits { ends, weight: request.weight });
+                self.summed = true;
+            }
+        }
+        self.records.insert(token.to_owned(), Record { state, number: fence, ..request });
+        self.grants.push((fence, token.to_owned()));
+        fence
+    }
+
+    fn leave(&mut self, token: &str) -> bool {
+        let before = self.queue.len();
+        self.queue.retain(|(_, waiter)| waiter != token);
+        self.queue.len() < before
+    }
+
+    fn drop_waiter(&mut self, token: &str) {
+        self.leave(token);
+        self.records.remove(token);
+        self.dropped += 1;
+    }
+
+    fn waits_in_queue(&self, token: &str) -> bool {
+        self.queue.iter().any(|(_, waiter)| waiter == token)
+    }
+
+    /// Whether nobody is left to use the place.
+    fn deserted(&self, token: &str) -> bool {
+        let record = self.records.get(token);
+        record.is_none_or(|record| record.number < self.ms() || !self.is_true_of(&instance_of(token)))
+    }
+
+    fn allowed(&self, limit: u64) -> u64 {
+        self.limit.unwrap_or(limit)
+    }
+
+    /// Hands on in order, in a script of `caller`. Returns the fence of `own`, and whether a newcomer would be next.
+    fn grant(&mut self, caller: &str, own: Option<&str>) -> (Option<u64>, bool) {
+        let mut skipped = 0;
+        if !self.queue.is_empty() {
+            self.settle();
+            self.clear(caller);
+        }
+        while self.dropped < MAX_DROPPED {
+            let Some((_, token)) = self.queue.iter().nth(skipped).cloned() else { break };
+            let is_own = own == Some(token.as_str());
+            let Some(&record) = self.records.get(&token) else {
+                self.drop_waiter(&token);
+                continue;
+            };
+            let instance = instance_of(&token);
+            let limit = self.allowed(record.limit);
+            if !is_own && self.deserted(&token) {
+                self.drop_waiter(&token);
+            } else if record.weight > limit {
+                self.push(&instance, format!("n {token} {}", self.stamp()));
+                self.drop_waiter(&token);
+            } else if !self.fits(record.weight, limit) {
+                return (None, false);
+            } else if is_own {
+                self.leave(&token);
+                return (Some(self.put(&token, record, State::Holds, record.lease_ms)), false);
+            } else if record.state == State::AsksAgain {
+                return (None, false);
+            } else if self.is_true_of(&format!("?{instance}")) {
+                skipped += 1;
+            } else {
+                let ms = record.lease_ms.min(CLAIM_MS);
+                let fence = self.put(&token, record, State::Claims, ms);
+                if self.push(&instance, format!("g {token} {fence} {} {ms}", self.us)) {
+                    self.leave(&token);
+                } else {
+                    self.remove(&token);
+                    self.grants.pop();
+                    self.roster.remove(&instance);
+                    self.drop_waiter(&token);
+                }
+            }
+        }
+        (None, self.queue.len() <= skipped)
+    }
+
+    fn push(&mut self, instance: &str, text: String) -> bool {
+        let heard = self.listening.contains(instance);
+        if heard {
+            self.pushes.push((instance.to_owned(), text));
+        }
+        heard
+    }
+
+    /// Clears a window of a full queue that moves with the clock; returns whether it found a deserted place.
+    fn sweep(&mut self) -> bool {
+        let first = (self.us % self.queue.len() as u64) as usize;
+        let window: Vec<String> = self.queue.iter().skip(first).take(64).map(|(_, token)| token.clone()).collect();
+        let deserted: Vec<String> = window.into_iter().filter(|token| self.deserted(token)).collect();
+        for token in &deserted {
+            self.drop_waiter(token);
+        }
+        !deserted.is_empty()
+    }
+
+    fn answer(&self, status: u64, rest: &[Field]) -> Vec<Field> {
+        let mut answer = vec![Field::Is(status), Field::Is(self.us), Field::Is(self.stamp())];
+        answer.extend(rest);
+        answer
+    }
+
+    fn more(&self) -> Field {
+        Field::Is(u64::from(self.dropped >= MAX_DROPPED))
+    }
+
+    pub(super) fn acquire(&mut self, token: &str, ask: &Ask) -> Vec<Field> {
+        let instance = instance_of(token);
+        self.dropped = 0;
+        let known = self.records.get(token).copied();
+        if known.is_some_and(|record| record.state.holds()) {
+            if let (Some(record), Some(left)) = (known, self.left(token)) {
+                return self.answer(0, &[Field::Is(record.number), left]);
+            }
+            self.remove(token);
+        }
+        let waits = known.filter(|record| !record.state.holds() && self.waits_in_queue(token));
+        let mut request = Record {
+            state: if ask.pushed { State::Waits } else { State::AsksAgain },
+            weight: u64::from(ask.weight),
+            limit: u64::from(ask.limit),
+            lease_ms: ask.lease_ms,
+            number: self.ms() + ask.wait_ms,
+        };
+        if let Some(record) = waits {
+            self.alive(&instance);
+            let allowed = self.allowed(record.limit);
+            if record.weight > allowed {
+                self.drop_waiter(token);
+                self.grant(&instance, None);
+                return self.answer(6, &[Field::Is(allowed)]);
+            }
+            request = Record { state: request.state, ..record };
+            self.records.insert(token.to_owned(), request);
+        } else {
+            if ask.latest_in_ms < 0 {
+                return self.answer(4, &[]);
+            }
+            if self.is_true_of(&format!("!{token}")) {
+                return self.answer(5, &[]);
+            }
+            let allowed = self.allowed(request.limit);
+            if request.weight > allowed {
+                return self.answer(6, &[Field::Is(allowed)]);
+            }
+        }
+        let (mut fence, next) = self.grant(&instance, Some(token));
+        if fence.is_none() && waits.is_none() && next && self.fits(request.weight, self.allowed(request.limit)) {
+            fence = Some(self.put(token, request, State::Holds, request.lease_ms));
+        }
+        if let Some(fence) = fence {
+            return self.answer(0, &[Field::Is(fence), Field::Is(request.lease_ms)]);
+        }
+        if waits.is_none() {
+            let crowded = self.queue.len() >= ask.max_waiters as usize;
+            let full = ask.wait_ms > 0 && crowded && (ask.max_waiters == 0 || !self.sweep());
+            if full || ask.wait_ms == 0 {
+                let [next_end, foreign] = self.next_end();
+                let waiters = Field::Is(self.queue.len() as u64);
+                return self.answer(if full { 3 } else { 2 }, &[self.more(), next_end, foreign, waiters]);
+            }
+            if known.is_none() {
+                self.remove(token);
+            }
+            let fresh = self.draw();
+            let ticket = if ask.ticket > 0 && ask.ticket <= self.us { ask.ticket } else { fresh };
+            self.leave(token);
+            self.queue.insert((ticket, token.to_owned()));
+            self.records.insert(token.to_owned(), request);
+            self.alive(&instance);
+        }
+        let [next_end, foreign] = self.next_end();
+        let entered = Field::Is(u64::from(waits.is_none()));
+        let (position, ticket) = self.place(token).expect("it waits");
+        self.answer(1, &[self.more(), next_end, foreign, Field::Is(position), Field::Is(ticket), entered])
+    }
+
+    fn place(&self, token: &str) -> Option<(u64, u64)> {
+        let position = self.queue.iter().position(|(_, waiter)| waiter == token)?;
+        let (ticket, _) = self.queue.iter().nth(position)?;
+        Some((position as u64, *ticket))
+    }
+
+    pub(super) fn end(&mut self, token: &str, latest_in_ms: Option<i64>) -> Vec<Field> {
+        self.dropped = 0;
+        let holds = self.records.get(token).is_some_and(|record| record.state.holds());
+        let status = if self.left(token).is_some() {
+            self.remove(token);
+            0
+        } else if holds {
+            self.remove(token);
+            2
+        } else {
+            self.records.remove(token);
+            if self.leave(token) { 1 } else { 2 }
+        };
+        if let Some(ms) = latest_in_ms.and_then(|ms| u64::try_from(ms).ok()) {
+            self.roster.insert(format!("!{token}"), self.ms() + ms);
+            self.forget_the_past();
+        }
+        self.grant(&instance_of(token), None);
+        self.answer(status, &[self.more()])
+    }
+
+    pub(super) fn renew(&mut self, instance: &str, waits: bool, leases: &[(String, u64, u64)]) -> Vec<Field> {
+        self.clear(instance);
+        let mut answer = vec![Field::Is(self.us)];
+        for (token, fence, lease_ms) in leases {
+            let record = self.records.get(token).filter(|record| record.state.holds()).copied();
+            answer.push(match (self.left(token), record) {
+                (None, _) | (_, None) => {
+                    if record.is_some() {
+                        self.remove(token);
+                    }
+                    Field::Minus(-1)
+                }
+                (_, Some(record)) if record.number != *fence => Field::Minus(-2),
+                (Some(left), Some(record)) => {
+                    let left = self.extend(token, left, *lease_ms);
+                    self.records.insert(token.clone(), Record { state: State::Holds, ..record });
+                    left
+                }
+            });
+        }
+        if waits {
+            self.alive(instance);
+            self.forget_the_past();
+        }
+        answer
+    }
+
+    fn extend(&mut self, token: &str, left: Field, lease_ms: u64) -> Field {
+        let (Field::Is(now) | Field::Left(now)) = left else { unreachable!("a lease has not less than nothing") };
+        let ms = now.max(lease_ms);
+        let ends = self.ms() + ms;
+        match self.kind {
+            Kind::Mutex => self.value = Some(Value { token: token.to_owned(), ends: Some(ends) }),
+            Kind::Semaphore => {
+                let weight = self.permits[token].weight;
+                self.permits.insert(token.to_owned(), Permits { ends, weight });
+            }
+        }
+        if self.kind == Kind::Mutex { Field::Left(ms) } else { Field::Is(ms) }
+    }
+}

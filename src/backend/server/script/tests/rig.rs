@@ -1,0 +1,257 @@
+//! One gate on a server of the test's own, its scripts run by hand at a time of the test's choosing.
+
+use redis::{ConnectionLike, RedisResult, Value};
+
+use super::super::{Script, Verb};
+use super::support::Server;
+use crate::key::{Kind, Prefix, Resource};
+
+/// The clock's file, swapped: the time is the last argument, and the scripts never see it there.
+const GIVEN_CLOCK: &str = "
+local given_us = tonumber(table.remove(ARGV))
+local function now_us()
+  return given_us
+end
+";
+
+pub(super) const KINDS: [Kind; 2] = [Kind::Mutex, Kind::Semaphore];
+
+/// Where all clocks start, in microseconds: a whole second.
+pub(super) const START_US: u64 = 1_800_000_000_000_000;
+
+/// What precedes an instance in the name of its inbox.
+pub(super) const CHANNEL: &str = "t:inbox:";
+
+/// What other clients watch.
+pub(super) const RELEASED: &str = "t:released";
+
+/// The whole texts, by kind and verb.
+#[derive(Clone)]
+pub(super) struct Scripts(Vec<String>);
+
+impl Scripts {
+    /// The real ones, but for the clock.
+    pub(super) fn with_given_clock() -> Self {
+        let all = KINDS.into_iter().flat_map(|kind| Verb::ALL.map(|verb| (kind, verb)));
+        Self(all.map(|(kind, verb)| Script::new(kind, verb, GIVEN_CLOCK).code).collect())
+    }
+
+    pub(super) fn code(&self, kind: Kind, verb: Verb) -> &str {
+        &self.0[kind as usize * Verb::ALL.len() + verb as usize]
+    }
+
+    /// Replaces a piece of text wherever it occurs; returns in how many scripts.
+    pub(super) fn replace(&mut self, piece: &str, by: &str) -> usize {
+        let mut found = 0;
+        for code in &mut self.0 {
+            if code.contains(piece) {
+                *code = code.replace(piece, by);
+                found += 1;
+            }
+        }
+        found
+    }
+}
+
+/// What an acquire asks for, where it differs from the usual.
+#[derive(Debug, Clone)]
+pub(super) struct Ask {
+    pub(super) weight: u32,
+    pub(super) limit: u32,
+    pub(super) lease_ms: u64,
+    /// How much later than the clock the request may run.
+    pub(super) latest_in_ms: i64,
+    pub(super) wait_ms: u64,
+    pub(super) max_waiters: u32,
+    pub(super) ticket: u64,
+    pub(super) pushed: bool,
+}
+
+/// Asks for the only permit, without waiting.
+pub(super) const TRY: Ask = Ask {
+    weight: 1,
+    limit: 1,
+    lease_ms: 10_000,
+    latest_in_ms: 1_000,
+    wait_ms: 0,
+    max_waiters: 100,
+    ticket: 0,
+    pushed: true,
+};
+
+/// Asks for the only permit, and waits for it.
+pub(super) const WAIT: Ask = Ask { wait_ms: 3_600_000, ..TRY };
+
+/// The process `letter`.
+pub(super) fn instance(letter: char) -> String {
+    format!("instance---{letter}")
+}
+
+/// The token `number` of the process `letter`.
+pub(super) fn token(letter: char, number: u32) -> String {
+    format!("{}token-{number:016}", instance(letter))
+}
+
+/// An error is the text of a script's failure.
+pub(super) type Answer = Result<Vec<i64>, String>;
+
+/// A gate and who works at it.
+pub(super) struct Rig {
+    pub(super) kind: Kind,
+    pub(super) us: u64,
+    pub(super) gate: Resource,
+    scripts: Scripts,
+    server: redis::Connection,
+    inboxes: redis::Connection,
+}
+
+impl Rig {
+    pub(super) fn new(server: &Server, scripts: Scripts, kind: Kind) -> Self {
+        let prefix = Prefix::new("t").expect("a plain prefix");
+        let gate = Resource::named(&prefix, kind, &"gate".into(), None);
+        let mut rig =
+            Self { kind, us: START_US, gate, scripts, server: server.connection(), inboxes: server.connection() };
+        rig.reset();
+        rig.listen("marker");
+        rig
+    }
+
+    /// Forgets all data and starts the clock afresh.
+    pub(super) fn reset(&mut self) {
+        self.us = START_US;
+        self.command(&["FLUSHALL"]);
+    }
+
+    pub(super) fn ms(&self) -> u64 {
+        self.us / 1000
+    }
+
+    /// Lets time pass. A mutex' key expires by the server's own clock, so its TTL is moved along by hand.
+    pub(super) fn pass(&mut self, ms: u64) {
+        self.us += ms * 1000;
+        if self.kind == Kind::Mutex {
+            let main = self.gate.main().to_owned();
+            match self.number(&["PTTL", &main]) {
+                left if left < 0 => 0,
+                left if left as u64 <= ms => self.number(&["DEL", &main]),
+                left => self.number(&["PEXPIRE", &main, &(left as u64 - ms).to_string()]),
+            };
+        }
+    }
+
+    pub(super) fn acquire(&mut self, token: &str, ask: &Ask) -> Answer {
+        let latest = self.ms().saturating_add_signed(ask.latest_in_ms);
+        let numbers = [
+            u64::from(ask.weight),
+            u64::from(ask.limit),
+            ask.lease_ms,
+            latest,
+            ask.wait_ms,
+            u64::from(ask.max_waiters),
+            ask.ticket,
+            u64::from(ask.pushed),
+        ];
+        let mut arguments = vec![token.to_owned(), CHANNEL.to_owned()];
+        arguments.extend(numbers.map(|number| number.to_string()));
+        self.run(Verb::Acquire, &self.keys(), arguments)
+    }
+
+    pub(super) fn end(&mut self, token: &str) -> Answer {
+        self.end_unanswered(token, None)
+    }
+
+    /// Ends a token whose acquire may still run until `latest_in_ms` from here.
+    pub(super) fn end_unanswered(&mut self, token: &str, latest_in_ms: Option<i64>) -> Answer {
+        let latest = latest_in_ms.map_or(0, |ms| self.ms().saturating_add_signed(ms));
+        let arguments = [token, CHANNEL, &latest.to_string(), RELEASED].map(str::to_owned);
+        self.run(Verb::End, &self.keys(), arguments.into())
+    }
+
+    /// Renews leases at this gate: tokens, fences, and how long from here.
+    pub(super) fn renew(&mut self, instance: &str, waits: bool, leases: &[(String, u64, u64)]) -> Answer {
+        let mut keys = vec![self.gate.roster.to_string()];
+        let mut arguments = vec![instance.to_owned(), u8::from(waits).to_string()];
+        for (token, fence, lease_ms) in leases {
+            keys.extend([self.gate.main().to_owned(), self.gate.records().to_owned()]);
+            arguments.extend([token.clone(), fence.to_string(), lease_ms.to_string()]);
+        }
+        self.run(Verb::Renew, &keys, arguments)
+    }
+
+    pub(super) fn heartbeat(&mut self, letter: char) -> Answer {
+        self.renew(&instance(letter), true, &[])
+    }
+
+    /// Runs a script with the rig's time.
+    pub(super) fn run(&mut self, verb: Verb, keys: &[String], mut arguments: Vec<String>) -> Answer {
+        arguments.push(self.us.to_string());
+        let mut command = redis::cmd("EVAL");
+        command.arg(self.scripts.code(self.kind, verb)).arg(keys.len()).arg(keys).arg(arguments);
+        let value: Value = command.query(&mut self.server).map_err(|error| error.to_string())?;
+        numbers(&value).ok_or_else(|| format!("{verb:?} answers {value:?}"))
+    }
+
+    pub(super) fn keys(&self) -> Vec<String> {
+        [self.gate.main(), self.gate.queue(), self.gate.records(), &self.gate.roster].map(str::to_owned).into()
+    }
+
+    /// Opens an inbox: of the process with this instance.
+    pub(super) fn listen(&mut self, instance: &str) {
+        self.subscription("SUBSCRIBE", instance);
+    }
+
+    pub(super) fn deafen(&mut self, instance: &str) {
+        self.subscription("UNSUBSCRIBE", instance);
+    }
+
+    fn subscription(&mut self, command: &str, instance: &str) {
+        let packed = redis::cmd(command).arg(format!("{CHANNEL}{instance}")).get_packed_command();
+        let answer = self.inboxes.req_packed_command(&packed);
+        answer.expect("the server is up");
+    }
+
+    /// What the open inboxes have heard since the last look, in order: instance and text.
+    pub(super) fn heard(&mut self) -> Vec<(String, String)> {
+        self.number(&["PUBLISH", &format!("{CHANNEL}marker"), "end"]);
+        let mut heard = Vec::new();
+        loop {
+            let message = self.inboxes.recv_response().expect("the server is up");
+            let (_, channel, text): (String, String, String) =
+                redis::from_redis_value(message).expect("a message has three parts");
+            match channel.strip_prefix(CHANNEL) {
+                Some("marker") => return heard,
+                Some(instance) => heard.push((instance.to_owned(), text)),
+                None => heard.push((channel, text)),
+            }
+        }
+    }
+
+    /// Sends a command that the server takes.
+    pub(super) fn command(&mut self, words: &[&str]) -> Value {
+        self.try_command(words).unwrap_or_else(|error| panic!("{words:?}: {error}"))
+    }
+
+    pub(super) fn try_command(&mut self, words: &[&str]) -> RedisResult<Value> {
+        redis::Cmd::new().arg(words).query(&mut self.server)
+    }
+
+    pub(super) fn number(&mut self, words: &[&str]) -> i64 {
+        redis::from_redis_value(self.command(words)).expect("the command answers with a number")
+    }
+
+    pub(super) fn texts(&mut self, words: &[&str]) -> Vec<String> {
+        redis::from_redis_value(self.command(words)).expect("the command answers with texts")
+    }
+
+    /// Exchanges the connection for one of another user.
+    pub(super) fn log_in(&mut self, server: &Server, user: &str) {
+        self.server = server.connection();
+        self.command(&["AUTH", user, "secret"]);
+    }
+}
+
+/// Numbers, and nothing else: a nil that slipped into an answer is none.
+fn numbers(value: &Value) -> Option<Vec<i64>> {
+    let Value::Array(items) = value else { return None };
+    items.iter().map(|item| if let Value::Int(number) = item { Some(*number) } else { None }).collect()
+}
