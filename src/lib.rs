@@ -14,9 +14,9 @@ mod error;
 mod gate;
 mod key;
 mod lease;
-pub mod mutex;
+mod mutex;
 mod portcullis;
-pub mod semaphore;
+mod semaphore;
 mod time;
 mod token;
 

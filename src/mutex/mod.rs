@@ -1,13 +1,4 @@
 //! One holder at a time, over all processes that share a server.
-//!
-//! A [`Mutex`] is a named template: [`keyed`](Mutex::keyed) makes the one of an account, a tenant, a route from it. Use it where
-//! two runs at once would do harm: a withdrawal, a scheduled job, the last item in stock. Waiters are served in
-//! the order in which the server saw them, and a release hands the lock to the next one directly.
-//!
-//! What it promises: while the server keeps its data and its clock does not jump, no two guards are held at once.
-//! What it can't: a server that fails over to a replica may grant twice, and a process that was paused may wake up
-//! after its lease. Where correctness depends on it, send the [fencing token](crate::FencingToken) along with
-//! each write and let the resource refuse smaller ones.
 
 use std::fmt;
 use std::future::Future;
@@ -20,9 +11,18 @@ use crate::gate::Gate;
 use crate::key::{Key, Kind, Prefix};
 use crate::lease::{Lease, LeaseMode, guard_methods};
 
-/// A lock that a fleet of processes shares; see the [module's docs](self).
+/// A lock that a fleet of processes shares: one holder at a time.
 ///
-/// Cheap to clone. Made by [`Portcullis::mutex`](crate::Portcullis::mutex).
+/// Use it where two runs at once would do harm: a withdrawal, a scheduled job, the last item in stock. It is a named template;
+/// [`keyed`](Self::keyed) makes the lock of one account, tenant or route from it. Cheap to clone. Made by
+/// [`Portcullis::mutex`](crate::Portcullis::mutex).
+///
+/// While the server keeps its data and its clock does not jump, no two guards are held at once. Waiters are served in the order in
+/// which the server saw them, and a release hands the lock to the next one directly.
+///
+/// What it can't promise: a server that fails over to a replica may grant twice, and a process that was paused may wake up after its
+/// lease. Where correctness depends on it, send the [fencing token](crate::FencingToken) along with each write and let the
+/// resource refuse smaller ones.
 ///
 /// # Examples
 ///

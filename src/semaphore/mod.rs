@@ -1,11 +1,4 @@
 //! At most so many at once, over all processes that share a server.
-//!
-//! A [`Semaphore`] counts permits, kept on the server in a sorted set by the end of each one's lease, so that those of a dead process
-//! come back by themselves. Requests are served strictly in order: a large one at the head is not starved by small ones
-//! behind it.
-//!
-//! Each request is judged by its own limit against what is held by all: when a deploy changes the limit, processes of both
-//! kinds may run at once, and neither grants above its own.
 
 use std::fmt;
 use std::future::Future;
@@ -18,9 +11,17 @@ use crate::gate::Gate;
 use crate::key::{Key, Kind, Prefix};
 use crate::lease::{Lease, LeaseMode, guard_methods};
 
-/// Permits that a fleet of processes shares; see the [module's docs](self).
+/// Permits that a fleet of processes shares: at most so many are held at once.
 ///
-/// Cheap to clone. Made by [`Portcullis::semaphore`](crate::Portcullis::semaphore).
+/// They are kept on the server by the end of each one's lease, so that those of a dead process come back by themselves. Requests are
+/// served strictly in order: a large one at the head is not starved by small ones behind it. Cheap to clone. Made by
+/// [`Portcullis::semaphore`](crate::Portcullis::semaphore).
+///
+/// Each request is judged by its own limit against what all hold. When a deploy changes the limit, processes of both kinds may run
+/// at once, and neither grants above its own.
+///
+/// While the server keeps its data and its clock does not jump, no more permits are held than the limit. What it can't promise
+/// is what a [`Mutex`](crate::Mutex) can't.
 ///
 /// # Examples
 ///

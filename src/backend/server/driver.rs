@@ -39,7 +39,13 @@ pub(super) enum Event {
 enum Link {
     Down { attempts: u32, retry_at: Instant },
     Connecting { attempts: u32 },
-    Up { connection: MultiplexedConnection, generation: u64, answered: Instant },
+    Up {
+        connection: MultiplexedConnection,
+        generation: u64,
+        answered: Instant,
+        /// How often it was made without serving anybody.
+        attempts: u32,
+    },
 }
 
 pub(super) struct Driver {
@@ -107,6 +113,13 @@ impl Driver {
                 }
                 () = timer => {}
             }
+            // What has come on the other channel meanwhile shares the same write.
+            while heard.len() < INTAKE && let Ok(event) = events.try_recv() {
+                heard.push(event);
+            }
+            while asked.len() < INTAKE && let Ok(command) = commands.try_recv() {
+                asked.push(command);
+            }
             let now = Instant::now();
             for event in heard.drain(..) {
                 self.event(now, event);
@@ -141,14 +154,17 @@ impl Driver {
             Event::Linked { link, result: Ok(fresh) } => self.linked(now, link, fresh),
             Event::Linked { link, result: Err(error) } => {
                 tracing::debug!(link, code = error.code(), "no connection to the server");
-                let attempts = match &self.links[link] {
-                    Link::Connecting { attempts } => *attempts,
-                    Link::Down { .. } | Link::Up { .. } => 0,
-                };
+                let attempts = self.attempts(link);
                 self.links[link] = Link::Down { attempts: attempts + 1, retry_at: now.after(self.pause(attempts)) };
             }
             Event::Answered { link, generation, calls, result } => self.answered(now, link, generation, calls, result),
             Event::Inbox(inbox) => self.inbox_event(now, inbox),
+        }
+    }
+
+    fn attempts(&self, link: usize) -> u32 {
+        match &self.links[link] {
+            Link::Connecting { attempts } | Link::Down { attempts, .. } | Link::Up { attempts, .. } => *attempts,
         }
     }
 
@@ -195,7 +211,9 @@ impl Driver {
         }
         self.core.time_seen(fresh.us, now);
         self.generation += 1;
-        self.links[link] = Link::Up { connection: fresh.connection, generation: self.generation, answered: now };
+        let attempts = self.attempts(link);
+        self.links[link] =
+            Link::Up { connection: fresh.connection, generation: self.generation, answered: now, attempts };
         self.core.link_changed(now, link, true);
     }
 
@@ -222,7 +240,12 @@ impl Driver {
                             Failure::NoScript => whole.push(call),
                             failure => self.failed(now, link, call, failure),
                         },
-                        value => self.core.answer(now, call, Ok(value)),
+                        value => {
+                            if let Link::Up { attempts, .. } = &mut self.links[link] {
+                                *attempts = 0;
+                            }
+                            self.core.answer(now, call, Ok(value));
+                        }
                     }
                 }
                 if !whole.is_empty() {
@@ -278,7 +301,9 @@ impl Driver {
 
     fn take_down(&mut self, now: Instant, link: usize) {
         if matches!(self.links[link], Link::Up { .. }) {
-            self.links[link] = Link::Down { attempts: 0, retry_at: now.after(self.pause(0)) };
+            // One that never served anybody is not tried again at once: a replica accepts connections as fast as they come.
+            let attempts = self.attempts(link);
+            self.links[link] = Link::Down { attempts: attempts + 1, retry_at: now.after(self.pause(attempts)) };
             self.core.link_changed(now, link, false);
         }
     }
@@ -373,6 +398,7 @@ impl Driver {
         };
         let mut pipeline = Pipeline::with_capacity(calls.len());
         for call in &calls {
+            tracing::trace!(script = call.script().name, link, "call");
             pipeline.add_command(call.command(whole, &self.instance, &self.channels));
         }
         let (mut connection, generation) = (connection.clone(), *generation);
