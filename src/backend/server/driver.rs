@@ -154,6 +154,7 @@ impl Driver {
             Event::Linked { link, result: Ok(fresh) } => self.linked(now, link, fresh),
             Event::Linked { link, result: Err(error) } => {
                 tracing::debug!(link, code = error.code(), "no connection to the server");
+                self.core.connect_failed(error);
                 let attempts = self.attempts(link);
                 self.links[link] = Link::Down { attempts: attempts + 1, retry_at: now.after(self.pause(attempts)) };
             }

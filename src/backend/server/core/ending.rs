@@ -13,7 +13,7 @@ use crate::token::Token;
 
 #[derive(Debug)]
 pub(super) struct Ending {
-    request: Request,
+    pub(super) request: Request,
     open: Open,
     /// Whether a lease ends, rather than a wait.
     pub(super) held: bool,
@@ -29,10 +29,6 @@ pub(super) struct Ending {
 }
 
 impl Ending {
-    pub(super) fn is_on(&self, link: usize, links: usize) -> bool {
-        self.request.resource.tag.index() % links == link
-    }
-
     pub(super) fn next(&self) -> Instant {
         let answer_by = if self.answer.is_some() { self.answer_by } else { Instant::FAR };
         self.until.min(self.retry_at).min(answer_by)

@@ -32,10 +32,6 @@ pub(super) struct Holder {
 }
 
 impl Holder {
-    pub(super) fn is_on(&self, link: usize, links: usize) -> bool {
-        self.request.resource.tag.index() % links == link
-    }
-
     pub(super) fn next(&self) -> Instant {
         let renew_at = if self.in_flight { Instant::FAR } else { self.renew_at };
         self.lease.deadline().min(renew_at)

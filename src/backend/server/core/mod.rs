@@ -66,6 +66,17 @@ enum Entry {
     Ending(Ending),
 }
 
+impl Entry {
+    fn tag(&self) -> Tag {
+        let request = match self {
+            Self::Waiting(waiter) => &waiter.request,
+            Self::Holding(holder) => &holder.request,
+            Self::Ending(ending) => &ending.request,
+        };
+        request.resource.tag
+    }
+}
+
 /// The acquires of one token that were sent and not answered: they may run until `latest_ms` of the server's clock.
 #[derive(Debug, Clone, Copy, Default)]
 struct Open {
@@ -93,6 +104,8 @@ impl Open {
 struct Shutdown {
     deadline: Instant,
     answers: Vec<oneshot::Sender<ShutdownReport>>,
+    /// Whether the guards that outlived the deadline were ended.
+    cut: bool,
     /// Past it, what is not answered is abandoned.
     last: Instant,
     report: ShutdownReport,
@@ -103,6 +116,8 @@ pub(super) struct Core {
     backend: Weak<dyn Backend>,
     settings: Settings,
     clock: ServerClock,
+    /// Why there is no connection, if one was tried for.
+    connect_error: Option<redis::RedisError>,
     /// Which of the connections for commands are up.
     links: Vec<bool>,
     /// Whether the inbox is confirmed.
@@ -123,6 +138,7 @@ impl Core {
             links: vec![false; settings.connections],
             settings,
             clock: ServerClock::default(),
+            connect_error: None,
             listening: false,
             wants_inbox: false,
             entries: HashMap::new(),
@@ -226,26 +242,44 @@ impl Core {
         if !up {
             return;
         }
-        let tokens: Vec<Token> = self.entries.keys().copied().collect();
-        for token in tokens {
+        self.connect_error = None;
+        let (mut waiting, mut rest) = (Vec::new(), Vec::new());
+        for (token, entry) in &self.entries {
+            if self.link_of(entry.tag()) != link {
+                continue;
+            }
+            match entry {
+                Entry::Waiting(waiter) => waiting.push((waiter.rank(), *token)),
+                Entry::Holding(_) | Entry::Ending(_) => rest.push(*token),
+            }
+        }
+        // Leases first: they run out. Waiters in their order, since those without a place get one now.
+        for token in rest {
             match self.entries.get_mut(&token) {
-                Some(Entry::Waiting(waiter)) if waiter.is_on(link, self.settings.connections) => self.ask(now, token),
-                Some(Entry::Ending(ending)) if ending.is_on(link, self.settings.connections) => self.send_end(now, token),
-                Some(Entry::Holding(holder)) if holder.is_on(link, self.settings.connections) => {
+                Some(Entry::Holding(holder)) => {
                     holder.renew_now(now);
                     self.schedule(token);
                 }
-                _ => {}
+                Some(Entry::Ending(_)) => self.send_end(now, token),
+                Some(Entry::Waiting(_)) | None => {}
             }
         }
+        waiting.sort_unstable();
+        for (_, token) in waiting {
+            self.ask(now, token);
+        }
+    }
+
+    /// No connection could be made: callers who are still waiting for one are told why.
+    pub(super) fn connect_failed(&mut self, error: redis::RedisError) {
+        self.connect_error = Some(error);
     }
 
     /// The inbox was confirmed, or is lost. While it is down nobody can tell us, so we ask; when it is back we ask once, how all stand.
     pub(super) fn inbox_changed(&mut self, now: Instant, listening: bool) {
         self.listening = listening;
-        let waiting: Vec<Token> = self.waiting_in_queues();
         if listening {
-            for token in waiting {
+            for token in self.waiting_in_queues() {
                 self.sync(now, token);
             }
         } else {
@@ -324,7 +358,7 @@ impl Core {
                 shutdown.last = shutdown.last.min(last);
             }
             None => {
-                self.shutdown = Some(Shutdown { deadline, last, answers: vec![answer], report: ShutdownReport::default() });
+                self.shutdown = Some(Shutdown { deadline, last, answers: vec![answer], cut: false, report: ShutdownReport::default() });
             }
         }
         let tokens: Vec<Token> = self.entries.keys().copied().collect();
@@ -337,7 +371,7 @@ impl Core {
     /// Takes the next step of a shutdown, if one is due.
     fn settle_shutdown(&mut self, now: Instant) {
         let Some(shutdown) = &mut self.shutdown else { return };
-        if now >= shutdown.deadline {
+        if now >= shutdown.deadline && !std::mem::replace(&mut shutdown.cut, true) {
             let held: Vec<Token> = self
                 .entries
                 .iter()
@@ -364,8 +398,7 @@ impl Core {
     /// When a shutdown has its next step, so that the thread wakes for it.
     pub(super) fn shutdown_timer(&self) -> Option<Instant> {
         let shutdown = self.shutdown.as_ref().filter(|shutdown| !shutdown.answers.is_empty())?;
-        let holding = self.entries.values().any(|entry| matches!(entry, Entry::Holding(_)));
-        Some(if holding { shutdown.deadline } else { shutdown.last })
+        Some(if shutdown.cut { shutdown.last } else { shutdown.deadline })
     }
 
     /// What to tell the caller of a request that failed.
@@ -373,11 +406,19 @@ impl Core {
         let gate = &request.resource.gate;
         let timeout = self.settings.command_timeout.as_millis();
         let (kind, what, source) = match failure {
-            None | Some(Failure::NotSent | Failure::NoScript) => (
-                BackendErrorKind::Unreachable,
-                "there is no connection to the server; check that it runs and that the address is right".to_owned(),
-                None,
-            ),
+            None | Some(Failure::NotSent | Failure::NoScript) => {
+                let error = self.connect_error.clone();
+                let (kind, what) = match &error {
+                    Some(error) if error.kind() == redis::ErrorKind::AuthenticationFailed => {
+                        (BackendErrorKind::NotPermitted, "the server refuses the credentials; check user and password")
+                    }
+                    _ => {
+                        let what = "there is no connection to the server; check that it runs and that the address is right";
+                        (BackendErrorKind::Unreachable, what)
+                    }
+                };
+                (kind, what.to_owned(), error)
+            }
             Some(Failure::Unknown(None)) => (
                 BackendErrorKind::TimedOut,
                 format!("no answer within {timeout} ms; the server is slow or the path to it is broken"),

@@ -22,6 +22,7 @@ const RETRY_MAX: Duration = Duration::from_secs(1);
 pub(super) struct Waiter {
     pub(super) request: Request,
     answer: oneshot::Sender<Result<Lease, LockError>>,
+    since: Instant,
     /// When the caller's own wait is over.
     give_up: Instant,
     /// Until when the server must have answered for the first time.
@@ -60,6 +61,7 @@ impl Waiter {
         Self {
             request,
             answer,
+            since: now,
             give_up,
             patience,
             asked: None,
@@ -80,8 +82,9 @@ impl Waiter {
         }
     }
 
-    pub(super) fn is_on(&self, link: usize, links: usize) -> bool {
-        self.request.resource.tag.index() % links == link
+    /// Its turn among the waiters of this process.
+    pub(super) fn rank(&self) -> (u64, Instant) {
+        (if self.ticket == 0 { u64::MAX } else { self.ticket }, self.since)
     }
 
     /// Whether the server has a place for it.
@@ -463,13 +466,15 @@ impl Core {
         Some(waiter)
     }
 
-    /// The waiters that a reconnected inbox has to ask for.
+    /// The waiters that a reconnected inbox has to ask for, in their order.
     pub(super) fn waiting_in_queues(&self) -> Vec<Token> {
         let waits = |(token, entry): (&Token, &Entry)| match entry {
-            Entry::Waiting(waiter) if waiter.request.wait != Wait::No => Some(*token),
+            Entry::Waiting(waiter) if waiter.request.wait != Wait::No => Some((waiter.rank(), *token)),
             _ => None,
         };
-        self.entries.iter().filter_map(waits).collect()
+        let mut waiting: Vec<_> = self.entries.iter().filter_map(waits).collect();
+        waiting.sort_unstable();
+        waiting.into_iter().map(|(_, token)| token).collect()
     }
 
     pub(super) fn is_asking(&self, token: Token) -> bool {
