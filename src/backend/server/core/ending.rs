@@ -15,8 +15,8 @@ use crate::token::Token;
 pub(super) struct Ending {
     pub(super) request: Request,
     open: Open,
-    /// Whether a lease ends, rather than a wait.
-    pub(super) held: bool,
+    /// Until when the lease surely holds that ends here; `None` if it is a wait that ends.
+    pub(super) held: Option<Instant>,
     answer: Option<oneshot::Sender<ReleaseAnswer>>,
     /// When the caller is told that the server does not answer.
     answer_by: Instant,
@@ -49,10 +49,10 @@ impl Core {
         token: Token,
         request: &Request,
         open: Open,
-        held: bool,
+        held: Option<Instant>,
         answer: Option<oneshot::Sender<ReleaseAnswer>>,
     ) {
-        let until = if held {
+        let until = if held.is_some() {
             now.after(request.ttl.get() + self.settings.command_timeout)
         } else {
             // A place in the queue is kept alive by our own heartbeats as long as others wait here.
@@ -95,6 +95,10 @@ impl Core {
             Ok((outcome, more)) => {
                 match outcome {
                     Ended::Released => ending.tell(Ok(Release::Released)),
+                    // An earlier attempt of ours ended it, and only its answer was lost: nothing else ends a lease that still runs.
+                    Ended::Gone if ending.attempts > 0 && ending.held.is_some_and(|deadline| now < deadline) => {
+                        ending.tell(Ok(Release::Released));
+                    }
                     Ended::Cancelled | Ended::Gone => ending.tell(Ok(Release::NoLongerHeld)),
                     Ended::Incompatible => {
                         let source = (redis::ErrorKind::UnexpectedReturnType, "a record of another protocol version");
@@ -163,7 +167,7 @@ impl Core {
         self.timers.clear(ending.timer, Due::Token(token));
         ending.tell(Ok(Release::NoLongerHeld));
         if let Some(shutdown) = &mut self.shutdown
-            && ending.held
+            && ending.held.is_some()
             && done
         {
             shutdown.report.released += 1;

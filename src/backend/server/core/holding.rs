@@ -218,6 +218,6 @@ impl Core {
         let Some(Entry::Holding(holder)) = self.entries.remove(&token) else { return };
         self.timers.clear(holder.timer, Due::Token(token));
         self.renew_without(holder.request.resource.tag, token);
-        self.end(now, token, &holder.request, holder.open, true, answer);
+        self.end(now, token, &holder.request, holder.open, Some(holder.lease.deadline()), answer);
     }
 }

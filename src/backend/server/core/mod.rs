@@ -384,7 +384,7 @@ impl Core {
         let Some(shutdown) = &mut self.shutdown else { return };
         if self.entries.is_empty() || now >= shutdown.last {
             let held = |entry: &&Entry| match entry {
-                Entry::Ending(ending) => ending.held,
+                Entry::Ending(ending) => ending.held.is_some(),
                 Entry::Holding(_) => true,
                 Entry::Waiting(_) => false,
             };

@@ -915,3 +915,22 @@ fn a_push_of_a_grant_that_was_found_to_be_over_is_ignored() {
     assert!(is_open(&mut answer));
     assert_eq!(ask(&desk.call()).token, token);
 }
+
+#[test]
+fn a_release_whose_answer_was_lost_still_counts_as_one() {
+    for (late_ms, expected) in [(0, Release::Released), (10_000, Release::NoLongerHeld)] {
+        let mut desk = Desk::new();
+        let (token, lease) = desk.holder();
+        assert!(lease.state().finish());
+        let (sender, mut answer) = oneshot::channel();
+        desk.core.command(desk.now(), Command::Release { token, answer: Some(sender) });
+        let call = desk.call();
+        desk.fail(call, Failure::Unknown(Some(broken())));
+        desk.ms += 25;
+        desk.core.tick(desk.now());
+        let call = desk.call();
+        desk.ms += late_ms;
+        desk.ended(call, 2);
+        assert_eq!(answer.try_recv().expect("answered").expect("no failure"), expected);
+    }
+}

@@ -438,7 +438,7 @@ impl Core {
 
     fn clean_up(&mut self, now: Instant, token: Token, waiter: &Waiter) {
         if waiter.open.count > 0 || waiter.is_queued() || waiter.claim.is_some() {
-            self.end(now, token, &waiter.request, waiter.open, false, None);
+            self.end(now, token, &waiter.request, waiter.open, None, None);
         }
     }
 
@@ -447,7 +447,7 @@ impl Core {
         let Some(waiter) = self.take_waiter(token) else { return };
         let Some(backend) = self.backend.upgrade() else {
             // The handle and all its futures are gone.
-            self.end(now, token, &waiter.request, waiter.open, true, None);
+            self.end(now, token, &waiter.request, waiter.open, Some(deadline), None);
             return;
         };
         let state = self.start_holding(now, token, &waiter.request, waiter.open, fence, deadline, whole);
