@@ -1,10 +1,13 @@
-//! The one admission behind every layer: read the key, wait at the gate, call the inner service, watch the lease.
+//! The one admission behind every layer: read the key, wait at the gate, call the inner service,
+//! watch the lease.
 //!
 //! # Invariants
 //!
-//! 1. The inner service is called once, and only after the lease was granted or the request found exempt.
+//! 1. The inner service is called once, and only after the lease was granted or the request found
+//!    exempt.
 //! 2. The service that is called is the one that was polled ready.
-//! 3. From its grant on, a lease has an owner that lives in the future or in what the future returned.
+//! 3. From its grant on, a lease has an owner that lives in the future or in what the future
+//!    returned.
 
 use std::fmt;
 use std::future::Future;
@@ -41,7 +44,7 @@ pub(super) struct Admission {
 
 impl Admission {
     pub(super) fn new(gate: Gate, busy: Busy, on_lost: OnLost) -> Self {
-        // Nobody wants an HTTP request to wait without end: a gate that was not told how long gets a bound.
+        // A request that waits without end outlives its caller's patience: it gets a bound.
         let wait = match gate.wait() {
             Wait::Unbounded => Wait::AtMost(DEFAULT_MAX_WAIT),
             told @ (Wait::No | Wait::AtMost(_)) => told,
@@ -69,8 +72,8 @@ impl Admission {
         self.key = None;
     }
 
-    /// Starts the acquire that a request with this head has to wait for; `None` if it is exempt. Services without heads
-    /// give `None` and can't have their key read.
+    /// Starts the acquire that a request with this head has to wait for; `None` if it is exempt.
+    /// Services without heads give `None` and can't have their key read.
     pub(super) fn begin(&self, head: Option<&mut Parts>) -> Result<Option<Acquire>, KeyError> {
         let Some(make_key) = &self.key else {
             return Ok(Some(self.gate.acquire(1, Some(self.wait))));
@@ -190,11 +193,11 @@ impl<S: Service<Req>, Req> Future for Passage<S, Req> {
                     });
                 }
                 StepProjection::Working { response, hold } => {
-                    // Looked at first: an answer that comes after the loss may rest on what another has changed.
+                    // Looked at first: an answer that comes after the loss may rest on what another
+                    // has changed.
                     if let Some(held) = hold
                         && let Poll::Ready(reason) = held.poll_lost(cx)
                     {
-                        tracing::warn!(gate = %this.admission.gate.name(), %reason, "request aborted");
                         break Rejection::Lost(reason);
                     }
                     let answer = ready!(response.poll(cx));
@@ -205,9 +208,15 @@ impl<S: Service<Req>, Req> Future for Passage<S, Req> {
                 StepProjection::Ended => panic!("polled after it has ended"),
             }
         };
+        let gate = this.admission.gate.name();
+        match &rejection {
+            Rejection::Lost(reason) => tracing::warn!(%gate, %reason, "request aborted"),
+            Rejection::Key(_) | Rejection::Lock(_) => {
+                tracing::debug!(%gate, %rejection, "request refused");
+            }
+        }
         // Drops the handler, or the request that has waited.
         step.set(Step::Ended);
-        tracing::debug!(gate = %this.admission.gate.name(), %rejection, "request not admitted");
         Poll::Ready(Ok(Outcome::Rejected(rejection)))
     }
 }

@@ -13,8 +13,9 @@ use super::held::Hold;
 
 /// The body of a gated response: the inner service's, or that of a refusal.
 ///
-/// Gives the lease back when its last frame is out, when it fails, and when it is dropped. A frame after which the inner body says
-/// that it [has ended](Body::is_end_stream) is the last: servers do not ask for another then.
+/// Gives the lease back when its last frame is out, when it fails, and when it is dropped. A frame
+/// after which the inner body says that it [has ended](Body::is_end_stream) is the last: servers do
+/// not ask for another then.
 #[pin_project]
 pub struct HeldBody<B> {
     #[pin]

@@ -22,12 +22,14 @@ use super::service::{Http, Plain};
 use super::settings::HoldUntil;
 use crate::backend::Acquire;
 
-/// Waits for the request's turn, then for the inner service's answer: the future of [`Gated`](super::Gated).
+/// Waits for the request's turn, then for the inner service's answer: the future of
+/// [`Gated`](super::Gated).
 ///
 /// # Cancel safety
 ///
-/// Dropped while it waits, it gives up the place in the queue; dropped later, it drops the inner future and gives the lease back. What could
-/// not be told to the server by then is repeated in the background, or ends with the TTL.
+/// Dropped while it waits, it gives up the place in the queue; dropped later, it drops the inner
+/// future and gives the lease back. What could not be told to the server by then is repeated in the
+/// background, or ends with the TTL.
 #[pin_project]
 #[must_use = "futures do nothing unless polled"]
 pub struct ResponseFuture<S: Service<Req>, Req, P> {

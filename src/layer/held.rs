@@ -9,7 +9,8 @@ use std::task::{Context, Poll};
 use super::settings::OnLost;
 use crate::lease::{Lease, LeaseView, Lost, LostReason};
 
-/// The owner of a request's lease, beside those who [keep](Held::keep) it; the last one to go gives it back.
+/// The owner of a request's lease, beside those who [keep](Held::keep) it; the last one to go gives
+/// it back.
 pub(super) struct Hold {
     gate: Arc<str>,
     lease: Arc<Lease>,
@@ -50,9 +51,10 @@ impl fmt::Debug for Hold {
 
 /// What a request holds: one lease of each gate that it has passed on its way.
 ///
-/// Every gate puts it into the request's extensions, with the leases of those further out. With the feature `axum` it is an extractor too,
-/// and empty where no gate was passed. It only looks: its clones, wherever they are kept, do not hold. To
-/// hold beyond the answer, for an upgraded connection or a spawned job, see [`keep`](Self::keep).
+/// Every gate puts it into the request's extensions, with the leases of those further out. With the
+/// feature `axum` it is an extractor too, and empty where no gate was passed. It only looks: its
+/// clones, wherever they are kept, do not hold. To hold beyond the answer, for an upgraded
+/// connection or a spawned job, see [`keep`](Self::keep).
 ///
 /// # Examples
 ///
@@ -79,8 +81,8 @@ struct HeldLease {
 }
 
 impl Held {
-    /// Appends a lease. What others cloned before does not see it: a request that is tried twice under one outer gate
-    /// must not meet the leases of its first try.
+    /// Appends a lease. What others cloned before does not see it: a request that is tried twice
+    /// under one outer gate must not meet the leases of its first try.
     pub(super) fn and(&self, hold: &Hold) -> Self {
         let view = LeaseView::new(hold.lease.state());
         let added = HeldLease {
@@ -93,8 +95,8 @@ impl Held {
         }
     }
 
-    /// The lease of the gate with this name: what [`Portcullis::mutex`](crate::Portcullis::mutex) or
-    /// [`semaphore`](crate::Portcullis::semaphore) was called with. Of several, the innermost.
+    /// The lease of the gate with this name: what [`Portcullis::mutex`](crate::Portcullis::mutex)
+    /// or [`semaphore`](crate::Portcullis::semaphore) was called with. Of several, the innermost.
     ///
     /// # Errors
     ///
@@ -104,10 +106,11 @@ impl Held {
         found.map(|lease| lease.view.clone()).ok_or(NotHeld(()))
     }
 
-    /// Becomes an owner of all that the request holds, beyond its answer, until the result is dropped.
+    /// Becomes an owner of all that the request holds, beyond its answer, until the result is
+    /// dropped.
     ///
-    /// The gates' [`OnLost`](super::OnLost) applies to the request only: what goes on longer looks after
-    /// [`Kept::lease`] itself.
+    /// The gates' [`OnLost`](super::OnLost) applies to the request only: what goes on longer looks
+    /// after [`Kept::lease`] itself.
     ///
     /// # Errors
     ///
@@ -169,15 +172,17 @@ impl fmt::Debug for Kept {
     }
 }
 
-/// The request does not hold what it was asked for: the route has no gate of that name, or it has given its lease back.
+/// The request does not hold what it was asked for: the route has no gate of that name, or it has
+/// given its lease back.
 ///
-/// With the feature `axum`, a handler that returns it answers 500: the route is not set up as its handler expects.
+/// With the feature `axum`, a handler that returns it answers 500: the route is not set up as its
+/// handler expects.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("the request holds no lease of this gate")]
 pub struct NotHeld(());
 
 #[cfg(feature = "axum")]
-mod axum {
+mod extract {
     use std::convert::Infallible;
 
     use axum_core::extract::FromRequestParts;

@@ -5,11 +5,12 @@ use http::request::Parts;
 
 use crate::key::Key;
 
-/// Reads from a request which of a gate's siblings it has to pass: the lock of this account, the permits of that tenant.
+/// Reads from a request which of a gate's siblings it has to pass: the lock of this account, the
+/// permits of that tenant.
 ///
-/// Implemented for a fixed [`Key`] and for closures from the request's head to an `Option` of what makes a key; `None`
-/// lets the request pass ungated. Implement it yourself to refuse a request without a key, or to use an extractor that
-/// needs `&mut Parts`.
+/// Implemented for a fixed [`Key`] and for closures from the request's head to an `Option` of what
+/// makes a key; `None` lets the request pass ungated. Implement it yourself to refuse a request
+/// without a key, or to use an extractor that needs `&mut Parts`.
 ///
 /// # Examples
 ///
@@ -23,13 +24,16 @@ use crate::key::Key;
 /// impl MakeKey for Tenant {
 ///     fn make_key(&self, parts: &mut Parts) -> Result<Option<Key>, KeyError> {
 ///         let tenant = parts.headers.get("x-tenant").and_then(|value| value.to_str().ok());
-///         tenant.map(|tenant| Some(tenant.into())).ok_or_else(|| KeyError::missing("header x-tenant"))
+///         match tenant {
+///             Some(tenant) => Ok(Some(tenant.into())),
+///             None => Err(KeyError::missing("header x-tenant")),
+///         }
 ///     }
 /// }
 /// ```
 #[diagnostic::on_unimplemented(
     message = "`{Self}` does not make a key from a request",
-    label = "takes a `Key`, or a closure `|parts: &http::request::Parts| -> Option<impl Into<Key>>`",
+    label = "takes a `Key` or a closure `|parts: &http::request::Parts| -> Option<impl Into<Key>>`",
     note = "name the type of the closure's argument; it must be `Send + Sync + 'static`"
 )]
 pub trait MakeKey: Send + Sync {
@@ -57,7 +61,8 @@ where
     }
 }
 
-/// A request that lacks what its key is made from. Answered with 400, or with 401 if it lacks an identity.
+/// A request that lacks what its key is made from. Answered with 400, or with 401 if it lacks an
+/// identity.
 #[derive(Debug, Clone, thiserror::Error)]
 #[error("the request has no {what} to make a key from")]
 pub struct KeyError {
@@ -75,7 +80,8 @@ impl KeyError {
         }
     }
 
-    /// The caller is not known: 401, with the `WWW-Authenticate` header that such an answer has to have.
+    /// The caller is not known: 401, with the `WWW-Authenticate` header that such an answer has to
+    /// have.
     #[must_use]
     pub const fn unauthenticated(what: &'static str, challenge: HeaderValue) -> Self {
         Self {

@@ -1,8 +1,9 @@
-//! Gates in front of services: [`MutexLayer`] lets one request through at a time, [`ConcurrencyLimitLayer`] so many, counted over
-//! all processes that share a server.
+//! Gates in front of services: [`MutexLayer`] lets one request through at a time,
+//! [`ConcurrencyLimitLayer`] so many, counted over all processes that share a server.
 //!
-//! A request waits for its turn inside the response future, is handed to the inner service when it holds, and holds until the
-//! last byte of its answer is out. Put a gate on the route that needs it; on the router only what all its routes share.
+//! A request waits for its turn inside the response future, is handed to the inner service when it
+//! holds, and holds until the last byte of its answer is out. Put a gate on the route that needs
+//! it; on the router only what all its routes share.
 //!
 //! ```no_run
 //! # fn example() -> Result<axum::Router, Box<dyn std::error::Error>> {
@@ -13,15 +14,15 @@
 //! let gates = Portcullis::builder().url("redis://127.0.0.1/").build()?;
 //! let reports = gates.semaphore("reports", 10)?;
 //! let app: Router = Router::new()
-//!     .route("/reports", get(async || "a costly report").layer(ConcurrencyLimitLayer::new(reports)))
+//!     .route("/reports", get(async || "costly").layer(ConcurrencyLimitLayer::new(reports)))
 //!     .route("/healthz", get(async || "never gated"));
 //! # Ok(app) }
 //! ```
 //!
 //! # Customized
 //!
-//! One lock per account, at most half a second of waiting, held only until the answer's head is ready; the handler sends the
-//! [fencing token](crate::FencingToken) along with its write.
+//! One lock per account, at most half a second of waiting, held only until the answer's head is
+//! ready; the handler sends the [fencing token](crate::FencingToken) along with its write.
 //!
 //! ```no_run
 //! # fn example(gates: portcullis::Portcullis) -> axum::Router {
@@ -49,13 +50,14 @@
 //!
 //! # Refusals
 //!
-//! HTTP callers get an answer, never an error: `application/problem+json` whose `type` is stable and begins with
-//! `urn:problem-type:portcullis:`. No key, holder or server address is in it. The inner service's own error passes through.
+//! HTTP callers get an answer, never an error: `application/problem+json` whose `type` is stable
+//! and begins with `urn:problem-type:portcullis:`. No key, holder or server address is in it. The
+//! inner service's own error passes through.
 //!
 //! | situation | status | `Retry-After` | `type` ends in |
 //! | --- | --- | --- | --- |
 //! | all permits taken, not waited | 503 | estimate | `at-capacity` |
-//! | mutex held, not waited | 409, or [423](LockedStatus::Locked) | the holder's remaining TTL | `locked` |
+//! | mutex held, not waited | 409 or [423](LockedStatus) | holder's remaining TTL | `locked` |
 //! | as many wait as may | 503 | estimate | `queue-full` |
 //! | waited longer than `max_wait` | 503 | estimate | `waited-too-long` |
 //! | lease lost, with [`OnLost::Abort`] | 503 | 1 | `lease-lost` |
@@ -68,27 +70,31 @@
 //!
 //! # When a lease is lost
 //!
-//! A lease is lost when its renewals do not get through until its TTL is over, or when the server forgot it: another may hold from
-//! then on. [`OnLost::Abort`] drops the handler and answers 503; an answer under way ends with an error, so that its
-//! reader sees that it is not whole. [`OnLost::Continue`] lets both go on. Mutexes abort unless told otherwise, semaphores
-//! continue: one request too many for a moment is cheaper than one cut off.
+//! A lease is lost when its renewals do not get through until its TTL is over, or when the server
+//! forgot it: another may hold from then on. [`OnLost::Abort`] drops the handler and answers 503;
+//! an answer under way ends with an error, so that its reader sees that it is not whole.
+//! [`OnLost::Continue`] lets both go on. Mutexes abort unless told otherwise, semaphores continue:
+//! one request too many for a moment is cheaper than one cut off.
 //!
 //! # Several gates
 //!
-//! Order them, from the outside in, by how cheap their no is: rate limit, permits, mutex. A request takes them in that order and
-//! gives them back together. An outer permit is held while the request waits at an inner gate: with 10 permits outside and one
-//! lock inside, 10 requests for the same lock occupy all permits and those for other locks wait too. Where that matters, let
-//! the inner gate not wait, or raise the number of permits. All routes must take shared gates in the same order:
-//! two requests that hold one gate each and wait for the other's only part when a `max_wait` runs out.
+//! Order them, from the outside in, by how cheap their no is: rate limit, permits, mutex. A request
+//! takes them in that order and gives them back together. An outer permit is held while the request
+//! waits at an inner gate: with 10 permits outside and one lock inside, 10 requests for the same
+//! lock occupy all permits and those for other locks wait too. Where that matters, let the inner
+//! gate not wait, or raise the number of permits. All routes must take shared gates in the same
+//! order: two requests that hold one gate each and wait for the other's only part when a `max_wait`
+//! runs out.
 //!
-//! A service that is ready when it is called stays so while its request waits: a local limit *inside* a gate is occupied for that
-//! time; outside of it, it also bounds how many wait.
+//! A service that is ready when it is called stays so while its request waits: a local limit
+//! *inside* a gate is occupied for that time; outside of it, it also bounds how many wait.
 //!
 //! # Cancel safety
 //!
-//! Dropped while it waits, a response future gives up its place in the queue. Dropped in the handler, it drops the handler and
-//! gives the lease back; so does dropping the body before its end. Nothing of this needs a runtime. If the process ends at
-//! that moment the lease stays on the server until its TTL is over.
+//! Dropped while it waits, a response future gives up its place in the queue. Dropped in the
+//! handler, it drops the handler and gives the lease back; so does dropping the body before its
+//! end. Nothing of this needs a runtime. If the process ends at that moment the lease stays on the
+//! server until its TTL is over.
 
 mod admission;
 mod body;

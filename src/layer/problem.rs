@@ -1,4 +1,5 @@
-//! How a request that was not let through is answered: the table of the module's docs, as problem details (RFC 9457).
+//! How a request that was not let through is answered: the table of the module's docs, as problem
+//! details (RFC 9457).
 
 use std::fmt;
 use std::time::Duration;
@@ -175,7 +176,8 @@ pub(super) fn response(rejection: &Rejection, busy: Busy) -> Response<Bytes> {
     response
 }
 
-/// Rounded up, since a caller that comes back before the time is refused again; at least 1, since 0 invites it at once.
+/// Rounded up, since a caller that comes back before the time is refused again; at least 1, since 0
+/// invites it at once.
 fn whole_seconds(duration: Duration) -> u64 {
     let part = u64::from(duration.subsec_nanos() > 0);
     duration.as_secs().saturating_add(part).max(1)

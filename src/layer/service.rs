@@ -23,11 +23,13 @@ use crate::key::Key;
 use crate::mutex::Mutex;
 use crate::semaphore::Semaphore;
 
-/// Marks layers and services for HTTP: refusals are answers, and the lease is held to the end of the body.
+/// Marks layers and services for HTTP: refusals are answers, and the lease is held to the end of
+/// the body.
 #[derive(Debug, Clone, Copy)]
 pub enum Http {}
 
-/// Marks layers and services for anything else: refusals are errors, and the lease is held to the response.
+/// Marks layers and services for anything else: refusals are errors, and the lease is held to the
+/// response.
 #[derive(Debug, Clone, Copy)]
 pub enum Plain {}
 
@@ -74,10 +76,11 @@ impl MutexLayer {
     }
 }
 
-/// Lets so many requests through at a time, over all processes: a [`Semaphore`] in front of a service.
+/// Lets so many requests through at a time, over all processes: a [`Semaphore`] in front of a
+/// service.
 ///
-/// The counterpart, for a fleet, of tower's layer of this name. See the [module's docs](super) for what it answers and how to
-/// combine it.
+/// The counterpart, for a fleet, of tower's layer of this name. See the [module's docs](super) for
+/// what it answers and how to combine it.
 ///
 /// # Examples
 ///
@@ -86,7 +89,8 @@ impl MutexLayer {
 /// use std::time::Duration;
 /// use portcullis::ConcurrencyLimitLayer;
 ///
-/// let layer = ConcurrencyLimitLayer::new(gates.semaphore("reports", 10)?).max_wait(Duration::from_secs(5));
+/// let reports = gates.semaphore("reports", 10)?;
+/// let layer = ConcurrencyLimitLayer::new(reports).max_wait(Duration::from_secs(5));
 /// # Ok(()) }
 /// ```
 #[derive(Debug, Clone)]
@@ -119,7 +123,8 @@ macro_rules! layer_settings {
                 self
             }
 
-            /// Sets what happens to a request whose lease is lost: mutexes abort by default, semaphores continue.
+            /// Sets what happens to a request whose lease is lost: mutexes abort by default,
+            /// semaphores continue.
             pub fn on_lost(mut self, on_lost: OnLost) -> Self {
                 self.admission.on_lost = on_lost;
                 self
@@ -127,8 +132,8 @@ macro_rules! layer_settings {
         }
 
         impl $layer {
-            /// Sets which of the gate's siblings a request has to pass, by a closure over its head or a fixed
-            /// [`Key`](crate::Key). A request for which it gives `None` passes ungated.
+            /// Sets which of the gate's siblings a request has to pass, by a closure over its head
+            /// or a fixed [`Key`](crate::Key). A request for which it gives `None` passes ungated.
             pub fn key(mut self, key: impl MakeKey + 'static) -> Self {
                 self.admission.key = Some(Arc::new(key));
                 self
@@ -140,11 +145,13 @@ macro_rules! layer_settings {
                 self
             }
 
-            /// Makes it a layer for services that are not HTTP servers: job runners, clients, anything.
+            /// Makes it a layer for services that are not HTTP servers: job runners, clients,
+            /// anything.
             ///
-            /// Takes any request; holds until the response. The service fails with a [`BoxError`]: the inner service's own error, or a
-            /// [`LockError`](crate::LockError) or [`LostReason`](crate::LostReason) to downcast to. There is no
-            /// HTTP head to read a key from, so set a fixed one afterwards: what was set before by `key` makes every
+            /// Takes any request; holds until the response. The service fails with a [`BoxError`]:
+            /// the inner service's own error, or a [`LockError`](crate::LockError) or
+            /// [`LostReason`](crate::LostReason) to downcast to. There is no HTTP head to read a
+            /// key from, so set a fixed one afterwards: what was set before by `key` makes every
             /// call fail with a [`KeyError`](super::KeyError).
             pub fn plain(self) -> $layer<Plain> {
                 $layer {

@@ -13,7 +13,8 @@ pub enum HoldUntil {
 /// What happens to a request whose lease is lost while it is worked on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum OnLost {
-    /// The handler is dropped where it stands and the caller answered 503; a body under way ends with an error.
+    /// The handler is dropped where it stands and the caller answered 503; a body under way ends
+    /// with an error.
     Abort,
     /// It goes on. The handler can see the loss through [`Held`](super::Held).
     Continue,

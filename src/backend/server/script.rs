@@ -34,11 +34,17 @@ impl Verb {
 
 /// The parts in front of a script's body. Each uses functions of those before it only.
 const CLOCK: &str = include_str!("../../lua/lib/now.lua");
-const LIFETIMES: &str =
-    concat!(include_str!("../../lua/lib/lifetime.lua"), include_str!("../../lua/lib/record.lua"), include_str!("../../lua/lib/roster.lua"));
+const LIFETIMES: &str = concat!(
+    include_str!("../../lua/lib/lifetime.lua"),
+    include_str!("../../lua/lib/record.lua"),
+    include_str!("../../lua/lib/roster.lua")
+);
 const STRING_HOLDERS: &str = include_str!("../../lua/lib/string_holders.lua");
 const ZSET_HOLDERS: &str = include_str!("../../lua/lib/zset_holders.lua");
-const HAND_OFF: &str = concat!(include_str!("../../lua/lib/gate.lua"), include_str!("../../lua/lib/grant.lua"));
+const HAND_OFF: &str = concat!(
+    include_str!("../../lua/lib/gate.lua"),
+    include_str!("../../lua/lib/grant.lua")
+);
 
 /// One script for one kind of gate.
 pub(crate) struct Script {
@@ -55,7 +61,11 @@ impl Script {
         };
         let code = [clock, LIFETIMES, holders, HAND_OFF, verb.body()].concat();
         let sha = redis::Script::new(&code).get_hash().to_owned();
-        Self { name: format!("{place}/{}", verb.name()), code, sha }
+        Self {
+            name: format!("{place}/{}", verb.name()),
+            code,
+            sha,
+        }
     }
 
     pub(crate) fn get(kind: Kind, verb: Verb) -> &'static Self {
@@ -70,7 +80,9 @@ impl Script {
 
 static SCRIPTS: LazyLock<Vec<Script>> = LazyLock::new(|| {
     let kinds = [Kind::Mutex, Kind::Semaphore].into_iter();
-    kinds.flat_map(|kind| Verb::ALL.map(|verb| Script::new(kind, verb, CLOCK))).collect()
+    kinds
+        .flat_map(|kind| Verb::ALL.map(|verb| Script::new(kind, verb, CLOCK)))
+        .collect()
 });
 
 #[cfg(test)]

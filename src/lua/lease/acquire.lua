@@ -28,7 +28,8 @@
 --          where next_ms is the time to the first end of a lease (-1: unknown), foreign is 1 if a stranger holds,
 --          more is 1 if deserted places are left to clear: repeat the call, and entered is 1 if the place was made by this
 --          call: one that was queued before has been forgotten, and its process' other waiters with it;
---          mark is smaller than that of every later push under this tag, and not than that of an earlier one
+--          mark is not smaller than that of an earlier push under this tag, and smaller than that of a later one unless the
+--          clock stepped back
 -- Writes   all four keys; nothing when busy. O(log n) in the waiters, plus 3 us for each deserted place.
 
 local main, queue, records, roster = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
@@ -93,14 +94,14 @@ if not waits then
     local next_ms, foreign = holders_next_end(gate)
     return {full and FULL or BUSY, gate.us, gate_stamp(gate), more(gate), next_ms, foreign, gate.waiters}
   end
-  if not mine then
-    -- After a loss of the records it may stand among the holders still, and is never both.
-    holders_remove(gate, token, 1)
-  end
   -- A place from before a loss of data counts as long as it lies in the past: every later ticket is greater.
   local fresh = gate_draw(gate)
   local ticket = old_ticket > 0 and old_ticket <= gate.us and old_ticket or fresh
   redis.call("ZADD", queue, ticket, token)
+  if not mine then
+    -- After a loss of the records it may stand among the holders still, and is never both.
+    holders_remove(gate, token, 1)
+  end
   redis.call("HSET", records, "F", fresh, token,
     record_format(pushed and "w" or "p", weight, limit, lease_ms, gate.ms + wait_ms))
   roster_alive(roster, instance_of(token), gate.ms)

@@ -8,8 +8,8 @@
 -- ARGV[3], ARGV[4], ARGV[5]  token, fence, lease_ms  string, integer, integer  the first lease; further leases follow in triples
 --
 -- Returns  {us, mark, left_ms, ...}  for each lease the ms it now has at least, or -1: gone, -2: held with another fence,
---                              -3: a record of another protocol version; mark is smaller than that of every later push
---                              under this tag, and not than that of an earlier one
+--                              -3: a record of another protocol version; mark is not smaller than that of an earlier push
+--                              under this tag, and smaller than that of a later one unless the clock stepped back
 -- Writes   main, records, roster. 3 us for each lease.
 
 local roster, instance, waits = KEYS[1], ARGV[1], ARGV[2] == "1"

@@ -65,7 +65,10 @@ local function grant(gate, channel, own)
     -- Settled before the caller's process is cleared: a claim of its own that ran out would else make it a suspect again,
     -- and the loop would pass over waiters of a process that is awake.
     holders_settle(gate)
-    roster_clear(gate.roster, gate.caller)
+    -- Not without need: at maxmemory, a script that has written once may go on, and a newcomer should not.
+    if roster_has(gate.roster, "?" .. gate.caller, gate.ms) then
+      roster_clear(gate.roster, gate.caller)
+    end
   end
   while gate.waiters > passed and gate.dropped < MAX_DROPPED do
     local token = redis.call("ZRANGE", gate.queue, passed, passed)[1]

@@ -12,27 +12,39 @@ const PARTS: [&str; 5] = [CLOCK, LIFETIMES, STRING_HOLDERS, ZSET_HOLDERS, HAND_O
 
 /// The first comment of a file, without its dashes.
 fn header(body: &str) -> Vec<&str> {
-    body.lines().map_while(|line| line.strip_prefix("--")).collect()
+    body.lines()
+        .map_while(|line| line.strip_prefix("--"))
+        .collect()
 }
 
 /// The lines below the header that are code, and not comment.
 fn code(body: &str) -> impl Iterator<Item = &str> {
-    body.lines().filter(|line| !line.trim_start().starts_with("--"))
+    body.lines()
+        .filter(|line| !line.trim_start().starts_with("--"))
 }
 
 /// The plain numbers in `<table>[<number>]`.
 fn indices(text: &str, table: &str) -> BTreeSet<u32> {
     let open = format!("{table}[");
-    text.split(&open).skip(1).filter_map(|rest| rest.split(']').next()?.parse().ok()).collect()
+    text.split(&open)
+        .skip(1)
+        .filter_map(|rest| rest.split(']').next()?.parse().ok())
+        .collect()
 }
 
 /// The constants of a `local A, B = 1, 2` in capitals.
 fn constants(text: &str) -> BTreeMap<String, i64> {
     let mut all = BTreeMap::new();
     for line in code(text).filter_map(|line| line.strip_prefix("local ")) {
-        let Some((names, values)) = line.split_once(" = ") else { continue };
+        let Some((names, values)) = line.split_once(" = ") else {
+            continue;
+        };
         for (name, value) in names.split(", ").zip(values.split(", ")) {
-            if let (true, Ok(value)) = (name.chars().all(|letter| letter.is_ascii_uppercase() || letter == '_'), value.parse()) {
+            if let (true, Ok(value)) = (
+                name.chars()
+                    .all(|letter| letter.is_ascii_uppercase() || letter == '_'),
+                value.parse(),
+            ) {
                 all.insert(name.to_owned(), value);
             }
         }
@@ -45,14 +57,28 @@ fn headers_list_the_keys_and_arguments_that_bodies_use() {
     for verb in Verb::ALL {
         let body = verb.body();
         let head = header(body).join("\n");
-        assert!(head.starts_with(&format!(" lease/{}: ", verb.name())), "{verb:?}");
+        assert!(
+            head.starts_with(&format!(" lease/{}: ", verb.name())),
+            "{verb:?}"
+        );
         let below = code(body).collect::<Vec<_>>().join("\n");
-        for (table, listed) in [("KEYS", indices(&head, "KEYS")), ("ARGV", indices(&head, "ARGV"))] {
+        for (table, listed) in [
+            ("KEYS", indices(&head, "KEYS")),
+            ("ARGV", indices(&head, "ARGV")),
+        ] {
             let last = listed.len() as u32;
-            assert_eq!(listed, (1..=last).collect(), "{verb:?} lists {table} without gaps");
+            assert_eq!(
+                listed,
+                (1..=last).collect(),
+                "{verb:?} lists {table} without gaps"
+            );
             let used = indices(&below, table);
             // Renewals address further leases by computed indices, in the groups that the header lists once.
-            let fixed = if verb == Verb::Renew { (1..=(if table == "KEYS" { 1 } else { 2 })).collect() } else { listed };
+            let fixed = if verb == Verb::Renew {
+                (1..=(if table == "KEYS" { 1 } else { 2 })).collect()
+            } else {
+                listed
+            };
             assert_eq!(used, fixed, "{verb:?} uses the {table} that it lists");
         }
     }
@@ -64,15 +90,23 @@ fn keys_and_arguments_are_named_at_the_top_and_nowhere_else() {
         let mut below = code(verb.body()).skip_while(|line| line.is_empty());
         let rest: Vec<&str> = below
             .by_ref()
-            .skip_while(|line| line.starts_with("local ") && (line.contains("KEYS[") || line.contains("ARGV[")))
+            .skip_while(|line| {
+                line.starts_with("local ") && (line.contains("KEYS[") || line.contains("ARGV["))
+            })
             .collect();
         for line in rest {
             let computed = verb == Verb::Renew && line.contains("index");
-            assert!(computed || !(line.contains("KEYS") || line.contains("ARGV")), "{verb:?}: {line}");
+            assert!(
+                computed || !(line.contains("KEYS") || line.contains("ARGV")),
+                "{verb:?}: {line}"
+            );
         }
     }
     for part in PARTS {
-        assert!(!code(part).any(|line| line.contains("KEYS") || line.contains("ARGV")), "{part}");
+        assert!(
+            !code(part).any(|line| line.contains("KEYS") || line.contains("ARGV")),
+            "{part}"
+        );
     }
 }
 
@@ -99,15 +133,30 @@ fn answers_are_those_of_the_header_and_of_the_crate() {
         let head = header(verb.body()).join("\n");
         // Each form of answer: its first number, and how many it has.
         let forms = |text: &str| -> BTreeMap<String, usize> {
-            let groups = text.split('{').skip(1).filter_map(|rest| rest.split_once('}'));
-            groups.map(|(form, _)| (form.split(',').next().unwrap_or_default().to_owned(), form.split(',').count())).collect()
+            let groups = text
+                .split('{')
+                .skip(1)
+                .filter_map(|rest| rest.split_once('}'));
+            groups
+                .map(|(form, _)| {
+                    (
+                        form.split(',').next().unwrap_or_default().to_owned(),
+                        form.split(',').count(),
+                    )
+                })
+                .collect()
         };
         let listed = forms(&head);
         let values: BTreeSet<String> = constants.values().map(ToString::to_string).collect();
-        assert_eq!(listed.keys().cloned().collect::<BTreeSet<_>>(), values, "{verb:?}");
+        assert_eq!(
+            listed.keys().cloned().collect::<BTreeSet<_>>(),
+            values,
+            "{verb:?}"
+        );
         assert!(listed.values().all(|length| *length >= 3), "{verb:?}");
         for name in constants.keys() {
-            let uses = code(verb.body()).filter(|line| !line.starts_with("local ") && line.contains(name.as_str()));
+            let uses = code(verb.body())
+                .filter(|line| !line.starts_with("local ") && line.contains(name.as_str()));
             assert!(uses.count() > 0, "{verb:?} never answers {name}");
         }
     }
@@ -119,8 +168,15 @@ fn answers_are_those_of_the_header_and_of_the_crate() {
     let body = Verb::Renew.body();
     assert_eq!(constants(body), known);
     let head = header(body).join(" ");
-    for (word, value) in [("gone", renewal::GONE), ("fence", renewal::OTHER), ("version", renewal::INCOMPATIBLE)] {
-        assert!(head.contains(&format!("{value}: ")) && head.contains(word), "{value}");
+    for (word, value) in [
+        ("gone", renewal::GONE),
+        ("fence", renewal::OTHER),
+        ("version", renewal::INCOMPATIBLE),
+    ] {
+        assert!(
+            head.contains(&format!("{value}: ")) && head.contains(word),
+            "{value}"
+        );
     }
 }
 
@@ -135,21 +191,45 @@ fn numbers_that_both_sides_know_agree() {
 #[test]
 fn scripts_touch_no_key_but_those_they_are_given() {
     // Every command names its key by a variable that a KEYS entry was put into, on the way from the top of a script.
-    let keys = ["main", "queue", "records", "roster", "gate.main", "gate.queue", "gate.records", "gate.roster", "key"];
+    let keys = [
+        "main",
+        "queue",
+        "records",
+        "roster",
+        "gate.main",
+        "gate.queue",
+        "gate.records",
+        "gate.roster",
+        "key",
+    ];
     let channels = ["channel .. instance_of(token)", "released"];
     let bodies = Verb::ALL.map(Verb::body);
     for part in PARTS.iter().chain(&bodies) {
         for call in code(part).flat_map(|line| line.split("redis.").skip(1)) {
-            let call = call.split_once('(').map(|(how, rest)| (how, rest.split([',', ')']).map(str::trim).collect::<Vec<_>>()));
-            let Some((how, words)) = call else { panic!("{part}") };
+            let call = call.split_once('(').map(|(how, rest)| {
+                (
+                    how,
+                    rest.split([',', ')']).map(str::trim).collect::<Vec<_>>(),
+                )
+            });
+            let Some((how, words)) = call else {
+                panic!("{part}")
+            };
             assert!(how == "call" || how == "pcall", "redis.{how}");
             match words[0].trim_matches('"') {
                 "TIME" => {}
                 // Not a key. And the only command that may fail, which is why it is the only one by pcall.
-                "PUBLISH" => assert!(how == "pcall" && channels.iter().any(|channel| channel.starts_with(words[1])), "{words:?}"),
+                "PUBLISH" => assert!(
+                    how == "pcall" && channels.iter().any(|channel| channel.starts_with(words[1])),
+                    "{words:?}"
+                ),
                 command => {
                     assert_eq!(command, command.to_uppercase());
-                    assert!(how == "call" && keys.contains(&words[1]), "{command} {}", words[1]);
+                    assert!(
+                        how == "call" && keys.contains(&words[1]),
+                        "{command} {}",
+                        words[1]
+                    );
                 }
             }
         }
@@ -159,11 +239,21 @@ fn scripts_touch_no_key_but_those_they_are_given() {
 #[test]
 fn scripts_run_on_every_server_from_6_2_on() {
     for script in Script::all() {
-        assert!(!script.code.starts_with("#!"), "6.2 knows no shebang: {}", script.name);
-        let globals = script.code.lines().filter(|line| line.starts_with("function "));
+        assert!(
+            !script.code.starts_with("#!"),
+            "6.2 knows no shebang: {}",
+            script.name
+        );
+        let globals = script
+            .code
+            .lines()
+            .filter(|line| line.starts_with("function "));
         assert_eq!(globals.count(), 0, "{}", script.name);
     }
-    let names: BTreeSet<&str> = Script::all().iter().map(|script| script.name.as_str()).collect();
+    let names: BTreeSet<&str> = Script::all()
+        .iter()
+        .map(|script| script.name.as_str())
+        .collect();
     assert_eq!(names.len(), 6);
 }
 
@@ -172,8 +262,11 @@ fn a_server_loads_every_script_under_the_hash_that_we_send() {
     let server = Server::start();
     let mut connection = server.connection();
     for script in Script::all() {
-        let sha: String =
-            redis::cmd("SCRIPT").arg("LOAD").arg(&script.code).query(&mut connection).expect("it compiles");
+        let sha: String = redis::cmd("SCRIPT")
+            .arg("LOAD")
+            .arg(&script.code)
+            .query(&mut connection)
+            .expect("it compiles");
         assert_eq!(sha, script.sha, "{}", script.name);
     }
 }

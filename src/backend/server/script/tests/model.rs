@@ -84,7 +84,7 @@ pub(super) struct Model {
     pub(super) summed: bool,
     pub(super) queue: BTreeSet<(u64, String)>,
     pub(super) records: BTreeMap<String, Record>,
-    /// Until when who is alive, suspect (`?`), or ended (`!`).
+    /// Until when who is alive, suspect (`?`), or ended (`!`); and the latest push's mark (`#`).
     pub(super) roster: BTreeMap<String, u64>,
     pub(super) listening: BTreeSet<String>,
     /// What was told to whom: instance and text.
@@ -127,7 +127,10 @@ impl Model {
     pub(super) fn set_clock(&mut self, us: u64) {
         self.us = us;
         let ms = self.ms();
-        self.value = self.value.take().filter(|value| value.ends.is_none_or(|ends| ends > ms));
+        self.value = self
+            .value
+            .take()
+            .filter(|value| value.ends.is_none_or(|ends| ends > ms));
     }
 
     fn stamp(&self) -> u64 {
@@ -140,12 +143,15 @@ impl Model {
     }
 
     fn is_true_of(&self, member: &str) -> bool {
-        self.roster.get(member).is_some_and(|&ends| ends >= self.ms())
+        self.roster
+            .get(member)
+            .is_some_and(|&ends| ends >= self.ms())
     }
 
     fn alive(&mut self, instance: &str) {
         self.clear(instance);
-        self.roster.insert(instance.to_owned(), self.ms() + CLAIM_MS);
+        self.roster
+            .insert(instance.to_owned(), self.ms() + CLAIM_MS);
     }
 
     fn forget_the_past(&mut self) {
@@ -158,6 +164,17 @@ impl Model {
         self.roster.remove(&format!("?{instance}"));
     }
 
+    /// Orders this answer among the pushes.
+    fn mark(&self) -> u64 {
+        self.us.max(self.roster.get("#").copied().unwrap_or(0))
+    }
+
+    fn draw_mark(&mut self) -> u64 {
+        let mark = self.us.max(self.roster.get("#").copied().unwrap_or(0) + 1);
+        self.roster.insert("#".to_owned(), mark);
+        mark
+    }
+
     fn used(&self) -> u64 {
         self.permits.values().map(|permits| permits.weight).sum()
     }
@@ -168,7 +185,11 @@ impl Model {
             Kind::Mutex => u64::from(self.value.is_some()),
             Kind::Semaphore => {
                 let ms = self.ms();
-                self.permits.values().filter(|permits| permits.ends > ms).map(|permits| permits.weight).sum()
+                self.permits
+                    .values()
+                    .filter(|permits| permits.ends > ms)
+                    .map(|permits| permits.weight)
+                    .sum()
             }
         }
     }
@@ -178,10 +199,17 @@ impl Model {
         match self.kind {
             Kind::Mutex => {
                 let value = self.value.as_ref().filter(|value| value.token == token)?;
-                Some(value.ends.map_or(Field::Is(CLAIM_MS), |ends| Field::Left(ends - ms)))
+                Some(
+                    value
+                        .ends
+                        .map_or(Field::Is(CLAIM_MS), |ends| Field::Left(ends - ms)),
+                )
             }
             Kind::Semaphore => {
-                let permits = self.permits.get(token).filter(|permits| permits.ends > ms)?;
+                let permits = self
+                    .permits
+                    .get(token)
+                    .filter(|permits| permits.ends > ms)?;
                 Some(Field::Is(permits.ends - ms))
             }
         }
@@ -191,12 +219,20 @@ impl Model {
         match (self.kind, &self.value) {
             (Kind::Mutex, None) => [Field::Is(0), Field::Is(0)],
             (Kind::Mutex, Some(value)) => {
-                let left = value.ends.map_or(Field::Minus(-1), |ends| Field::Left(ends - self.ms()));
-                [left, Field::Is(u64::from(self.last.as_ref() != Some(&value.token)))]
+                let left = value
+                    .ends
+                    .map_or(Field::Minus(-1), |ends| Field::Left(ends - self.ms()));
+                [
+                    left,
+                    Field::Is(u64::from(self.last.as_ref() != Some(&value.token))),
+                ]
             }
             (Kind::Semaphore, _) => {
                 let first = self.permits.values().map(|permits| permits.ends).min();
-                [Field::Is(first.unwrap_or(0).saturating_sub(self.ms())), Field::Is(0)]
+                [
+                    Field::Is(first.unwrap_or(0).saturating_sub(self.ms())),
+                    Field::Is(0),
+                ]
             }
         }
     }
@@ -219,18 +255,34 @@ impl Model {
         let expired: Vec<String> = match self.kind {
             Kind::Mutex => {
                 let value = self.value.as_ref().map(|value| &value.token);
-                self.last.iter().filter(|last| Some(*last) != value).cloned().collect()
+                self.last
+                    .iter()
+                    .filter(|last| Some(*last) != value)
+                    .cloned()
+                    .collect()
             }
             Kind::Semaphore => {
                 let ms = self.ms();
-                let mut expired: Vec<_> = self.permits.iter().filter(|(_, permits)| permits.ends <= ms).collect();
+                let mut expired: Vec<_> = self
+                    .permits
+                    .iter()
+                    .filter(|(_, permits)| permits.ends <= ms)
+                    .collect();
                 expired.sort_by_key(|(_, permits)| permits.ends);
-                expired.into_iter().map(|(token, _)| token.clone()).collect()
+                expired
+                    .into_iter()
+                    .map(|(token, _)| token.clone())
+                    .collect()
             }
         };
         for token in expired {
-            if self.records.get(&token).is_some_and(|record| record.state == State::Claims) {
-                self.roster.insert(format!("?{}", instance_of(&token)), self.ms() + CLAIM_MS);
+            if self
+                .records
+                .get(&token)
+                .is_some_and(|record| record.state == State::Claims)
+            {
+                self.roster
+                    .insert(format!("?{}", instance_of(&token)), self.ms() + CLAIM_MS);
             }
             self.remove(&token);
         }
@@ -256,15 +308,31 @@ impl Model {
         let ends = self.ms() + ms;
         match self.kind {
             Kind::Mutex => {
-                self.value = Some(Value { token: token.to_owned(), ends: Some(ends) });
+                self.value = Some(Value {
+                    token: token.to_owned(),
+                    ends: Some(ends),
+                });
                 self.last = Some(token.to_owned());
             }
             Kind::Semaphore => {
-                self.permits.insert(token.to_owned(), Permits { ends, weight: request.weight });
+                self.permits.insert(
+                    token.to_owned(),
+                    Permits {
+                        ends,
+                        weight: request.weight,
+                    },
+                );
                 self.summed = true;
             }
         }
-        self.records.insert(token.to_owned(), Record { state, number: fence, ..request });
+        self.records.insert(
+            token.to_owned(),
+            Record {
+                state,
+                number: fence,
+                ..request
+            },
+        );
         self.grants.push((fence, token.to_owned()));
         fence
     }
@@ -288,7 +356,8 @@ impl Model {
     /// Whether nobody is left to use the place.
     fn deserted(&self, token: &str) -> bool {
         let record = self.records.get(token);
-        record.is_none_or(|record| record.number < self.ms() || !self.is_true_of(&instance_of(token)))
+        record
+            .is_none_or(|record| record.number < self.ms() || !self.is_true_of(&instance_of(token)))
     }
 
     fn allowed(&self, limit: u64) -> u64 {
@@ -300,10 +369,14 @@ impl Model {
         let mut skipped = 0;
         if !self.queue.is_empty() {
             self.settle();
-            self.clear(caller);
+            if self.is_true_of(&format!("?{caller}")) {
+                self.clear(caller);
+            }
         }
         while self.dropped < MAX_DROPPED {
-            let Some((_, token)) = self.queue.iter().nth(skipped).cloned() else { break };
+            let Some((_, token)) = self.queue.iter().nth(skipped).cloned() else {
+                break;
+            };
             let is_own = own == Some(token.as_str());
             let Some(&record) = self.records.get(&token) else {
                 self.drop_waiter(&token);
@@ -320,7 +393,10 @@ impl Model {
                 return (None, false);
             } else if is_own {
                 self.leave(&token);
-                return (Some(self.put(&token, record, State::Holds, record.lease_ms)), false);
+                return (
+                    Some(self.put(&token, record, State::Holds, record.lease_ms)),
+                    false,
+                );
             } else if record.state == State::AsksAgain {
                 return (None, false);
             } else if self.is_true_of(&format!("?{instance}")) {
@@ -328,7 +404,8 @@ impl Model {
             } else {
                 let ms = record.lease_ms.min(CLAIM_MS);
                 let fence = self.put(&token, record, State::Claims, ms);
-                if self.push(&instance, format!("g {token} {fence} {} {ms}", self.us)) {
+                let mark = self.draw_mark();
+                if self.push(&instance, format!("g {token} {fence} {mark} {ms}")) {
                     self.leave(&token);
                 } else {
                     self.remove(&token);
@@ -352,8 +429,17 @@ impl Model {
     /// Clears a window of a full queue that moves with the clock; returns whether it found a deserted place.
     fn sweep(&mut self) -> bool {
         let first = (self.us % self.queue.len() as u64) as usize;
-        let window: Vec<String> = self.queue.iter().skip(first).take(64).map(|(_, token)| token.clone()).collect();
-        let deserted: Vec<String> = window.into_iter().filter(|token| self.deserted(token)).collect();
+        let window: Vec<String> = self
+            .queue
+            .iter()
+            .skip(first)
+            .take(64)
+            .map(|(_, token)| token.clone())
+            .collect();
+        let deserted: Vec<String> = window
+            .into_iter()
+            .filter(|token| self.deserted(token))
+            .collect();
         for token in &deserted {
             self.drop_waiter(token);
         }
@@ -361,7 +447,11 @@ impl Model {
     }
 
     fn answer(&self, status: u64, rest: &[Field]) -> Vec<Field> {
-        let mut answer = vec![Field::Is(status), Field::Is(self.us), Field::Is(self.stamp())];
+        let mut answer = vec![
+            Field::Is(status),
+            Field::Is(self.us),
+            Field::Is(self.stamp()),
+        ];
         answer.extend(rest);
         answer
     }
@@ -382,7 +472,11 @@ impl Model {
         }
         let waits = known.filter(|record| !record.state.holds() && self.waits_in_queue(token));
         let mut request = Record {
-            state: if ask.pushed { State::Waits } else { State::AsksAgain },
+            state: if ask.pushed {
+                State::Waits
+            } else {
+                State::AsksAgain
+            },
             weight: u64::from(ask.weight),
             limit: u64::from(ask.limit),
             lease_ms: ask.lease_ms,
@@ -396,7 +490,10 @@ impl Model {
                 self.grant(&instance, None);
                 return self.answer(6, &[Field::Is(allowed)]);
             }
-            request = Record { state: request.state, ..record };
+            request = Record {
+                state: request.state,
+                ..record
+            };
             self.records.insert(token.to_owned(), request);
         } else {
             if ask.latest_in_ms < 0 {
@@ -411,7 +508,11 @@ impl Model {
             }
         }
         let (mut fence, next) = self.grant(&instance, Some(token));
-        if fence.is_none() && waits.is_none() && next && self.fits(request.weight, self.allowed(request.limit)) {
+        if fence.is_none()
+            && waits.is_none()
+            && next
+            && self.fits(request.weight, self.allowed(request.limit))
+        {
             fence = Some(self.put(token, request, State::Holds, request.lease_ms));
         }
         if let Some(fence) = fence {
@@ -423,13 +524,20 @@ impl Model {
             if full || ask.wait_ms == 0 {
                 let [next_end, foreign] = self.next_end();
                 let waiters = Field::Is(self.queue.len() as u64);
-                return self.answer(if full { 3 } else { 2 }, &[self.more(), next_end, foreign, waiters]);
+                return self.answer(
+                    if full { 3 } else { 2 },
+                    &[self.more(), next_end, foreign, waiters],
+                );
             }
             if known.is_none() {
                 self.remove(token);
             }
             let fresh = self.draw();
-            let ticket = if ask.ticket > 0 && ask.ticket <= self.us { ask.ticket } else { fresh };
+            let ticket = if ask.ticket > 0 && ask.ticket <= self.us {
+                ask.ticket
+            } else {
+                fresh
+            };
             self.leave(token);
             self.queue.insert((ticket, token.to_owned()));
             self.records.insert(token.to_owned(), request);
@@ -438,7 +546,18 @@ impl Model {
         let [next_end, foreign] = self.next_end();
         let entered = Field::Is(u64::from(waits.is_none()));
         let (position, ticket) = self.place(token).expect("it waits");
-        self.answer(1, &[self.more(), next_end, foreign, Field::Is(position), Field::Is(ticket), entered])
+        self.answer(
+            1,
+            &[
+                self.more(),
+                next_end,
+                foreign,
+                Field::Is(position),
+                Field::Is(ticket),
+                entered,
+                Field::Is(self.mark()),
+            ],
+        )
     }
 
     fn place(&self, token: &str) -> Option<(u64, u64)> {
@@ -449,7 +568,10 @@ impl Model {
 
     pub(super) fn end(&mut self, token: &str, latest_in_ms: Option<i64>) -> Vec<Field> {
         self.dropped = 0;
-        let holds = self.records.get(token).is_some_and(|record| record.state.holds());
+        let holds = self
+            .records
+            .get(token)
+            .is_some_and(|record| record.state.holds());
         let status = if self.left(token).is_some() {
             self.remove(token);
             0
@@ -468,11 +590,20 @@ impl Model {
         self.answer(status, &[self.more()])
     }
 
-    pub(super) fn renew(&mut self, instance: &str, waits: bool, leases: &[(String, u64, u64)]) -> Vec<Field> {
+    pub(super) fn renew(
+        &mut self,
+        instance: &str,
+        waits: bool,
+        leases: &[(String, u64, u64)],
+    ) -> Vec<Field> {
         self.clear(instance);
-        let mut answer = vec![Field::Is(self.us)];
+        let mut answer = vec![Field::Is(self.us), Field::Is(self.mark())];
         for (token, fence, lease_ms) in leases {
-            let record = self.records.get(token).filter(|record| record.state.holds()).copied();
+            let record = self
+                .records
+                .get(token)
+                .filter(|record| record.state.holds())
+                .copied();
             answer.push(match (self.left(token), record) {
                 (None, _) | (_, None) => {
                     if record.is_some() {
@@ -483,7 +614,13 @@ impl Model {
                 (_, Some(record)) if record.number != *fence => Field::Minus(-2),
                 (Some(left), Some(record)) => {
                     let left = self.extend(token, left, *lease_ms);
-                    self.records.insert(token.clone(), Record { state: State::Holds, ..record });
+                    self.records.insert(
+                        token.clone(),
+                        Record {
+                            state: State::Holds,
+                            ..record
+                        },
+                    );
                     left
                 }
             });
@@ -496,16 +633,28 @@ impl Model {
     }
 
     fn extend(&mut self, token: &str, left: Field, lease_ms: u64) -> Field {
-        let (Field::Is(now) | Field::Left(now)) = left else { unreachable!("a lease has not less than nothing") };
+        let (Field::Is(now) | Field::Left(now)) = left else {
+            unreachable!("a lease has not less than nothing")
+        };
         let ms = now.max(lease_ms);
         let ends = self.ms() + ms;
         match self.kind {
-            Kind::Mutex => self.value = Some(Value { token: token.to_owned(), ends: Some(ends) }),
+            Kind::Mutex => {
+                self.value = Some(Value {
+                    token: token.to_owned(),
+                    ends: Some(ends),
+                });
+            }
             Kind::Semaphore => {
                 let weight = self.permits[token].weight;
-                self.permits.insert(token.to_owned(), Permits { ends, weight });
+                self.permits
+                    .insert(token.to_owned(), Permits { ends, weight });
             }
         }
-        if self.kind == Kind::Mutex { Field::Left(ms) } else { Field::Is(ms) }
+        if self.kind == Kind::Mutex {
+            Field::Left(ms)
+        } else {
+            Field::Is(ms)
+        }
     }
 }

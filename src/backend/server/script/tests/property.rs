@@ -17,20 +17,47 @@ use crate::key::Kind;
 
 const PROCESSES: [char; 3] = ['A', 'B', 'C'];
 const TOKENS: u32 = 3;
+/// Some 5 s for each kind.
+const CASES: u32 = 300;
 /// Less than the shortest TTL that a step can begin with.
 const TOO_SLOW: Duration = Duration::from_millis(500);
 
 #[derive(Debug, Clone)]
 enum Step {
-    Acquire { by: usize, number: u32, ask: Ask, place: Place },
-    End { by: usize, number: u32, latest_in_ms: Option<i64> },
-    Renew { by: usize, waits: bool, leases: Vec<(u32, bool, u64)> },
-    Clock { us: i64 },
-    Listen { by: usize },
-    Deafen { by: usize },
+    Acquire {
+        by: usize,
+        number: u32,
+        ask: Ask,
+        place: Place,
+    },
+    End {
+        by: usize,
+        number: u32,
+        latest_in_ms: Option<i64>,
+    },
+    /// The end of one that holds, if any does.
+    Release(usize),
+    /// All processes say that they live.
+    Heartbeats,
+    Renew {
+        by: usize,
+        waits: bool,
+        leases: Vec<(u32, bool, u64)>,
+    },
+    Clock {
+        us: i64,
+    },
+    Listen {
+        by: usize,
+    },
+    Deafen {
+        by: usize,
+    },
     Limit(Option<u64>),
     Lose(Key),
-    Foreign { ttl_ms: Option<u64> },
+    Foreign {
+        ttl_ms: Option<u64>,
+    },
     Delete,
     Persist,
 }
@@ -60,17 +87,46 @@ fn ask(kind: Kind) -> impl Strategy<Value = (Ask, Place)> {
     let latest = prop_oneof![9 => 0_i64..1_000, 1 => -2_i64..0];
     let wait = prop_oneof![2 => Just(0_u64), 1 => 1_u64..5_000, 4 => Just(86_400_000)];
     let queue = prop_oneof![8 => Just(100_u32), 3 => 0_u32..4];
-    let place = prop_oneof![6 => Just(Place::Fresh), 2 => Just(Place::Last), 1 => Just(Place::Ahead)];
-    (1_u32..4, 1_u32..5, lease, latest, wait, queue, prop::bool::weighted(0.8), place).prop_map(
-        move |(weight, limit, lease_ms, latest_in_ms, wait_ms, max_waiters, pushed, place)| {
-            let (weight, limit) = if kind == Kind::Mutex { (1, 1) } else { (weight, limit) };
-            (Ask { weight, limit, lease_ms, latest_in_ms, wait_ms, max_waiters, pushed, ..TRY }, place)
-        },
+    let place =
+        prop_oneof![6 => Just(Place::Fresh), 2 => Just(Place::Last), 1 => Just(Place::Ahead)];
+    let weight = prop_oneof![3 => Just(1_u32), 2 => 1_u32..4];
+    (
+        weight,
+        1_u32..5,
+        lease,
+        latest,
+        wait,
+        queue,
+        prop::bool::weighted(0.8),
+        place,
     )
+        .prop_map(
+            move |(weight, limit, lease_ms, latest_in_ms, wait_ms, max_waiters, pushed, place)| {
+                let (weight, limit) = if kind == Kind::Mutex {
+                    (1, 1)
+                } else {
+                    (weight, limit)
+                };
+                (
+                    Ask {
+                        weight,
+                        limit,
+                        lease_ms,
+                        latest_in_ms,
+                        wait_ms,
+                        max_waiters,
+                        pushed,
+                        ..TRY
+                    },
+                    place,
+                )
+            },
+        )
 }
 
 fn clock(kind: Kind) -> BoxedStrategy<i64> {
-    let seconds = prop_oneof![4 => 1_i64..5, 1 => 5_i64..120, 1 => -10_i64..0].prop_map(|seconds| seconds * 1_000_000);
+    let seconds = prop_oneof![4 => 1_i64..5, 1 => 5_i64..120, 1 => -10_i64..0]
+        .prop_map(|seconds| seconds * 1_000_000);
     match kind {
         Kind::Mutex => prop_oneof![1 => 0_i64..5, 2 => seconds].boxed(),
         Kind::Semaphore => prop_oneof![
@@ -89,23 +145,39 @@ fn step(kind: Kind) -> impl Strategy<Value = Step> {
     let latest = prop::option::weighted(0.3, -2_i64..2_000);
     let lease = prop_oneof![Just(2_000_u64), Just(10_000), Just(30_000)];
     let leases = prop::collection::vec((number.clone(), prop::bool::weighted(0.9), lease), 0..3);
-    let key = prop_oneof![Just(Key::Main), Just(Key::Queue), Just(Key::Records), Just(Key::Roster), Just(Key::All)];
+    let key = prop_oneof![
+        Just(Key::Main),
+        Just(Key::Queue),
+        Just(Key::Records),
+        Just(Key::Roster),
+        Just(Key::All)
+    ];
     let foreign = prop_oneof![
         prop_oneof![Just(None), Just(Some(5_000_u64))].prop_map(|ttl_ms| Step::Foreign { ttl_ms }),
         Just(Step::Delete),
         Just(Step::Persist),
-    ];
+    ]
+    // No stranger writes to a semaphore.
+    .prop_map(move |step| {
+        if kind == Kind::Mutex {
+            step
+        } else {
+            Step::Heartbeats
+        }
+    });
     let limit = prop::option::of(0_u64..5).prop_map(Step::Limit);
     prop_oneof![
         40 => (by.clone(), number.clone(), ask(kind)).prop_map(|(by, number, (ask, place))| Step::Acquire { by, number, ask, place }),
-        20 => (by.clone(), number, latest).prop_map(|(by, number, latest_in_ms)| Step::End { by, number, latest_in_ms }),
+        12 => any::<usize>().prop_map(Step::Release),
+        6 => Just(Step::Heartbeats),
+        12 => (by.clone(), number, latest).prop_map(|(by, number, latest_in_ms)| Step::End { by, number, latest_in_ms }),
         12 => (by.clone(), any::<bool>(), leases).prop_map(|(by, waits, leases)| Step::Renew { by, waits, leases }),
         12 => clock(kind).prop_map(|us| Step::Clock { us }),
         4 => by.clone().prop_map(|by| Step::Listen { by }),
         2 => by.prop_map(|by| Step::Deafen { by }),
         1 => limit,
         1 => key.prop_map(Step::Lose),
-        if kind == Kind::Mutex { 3 } else { 0 } => foreign,
+        3 => foreign,
     ]
 }
 
@@ -146,7 +218,12 @@ impl Run<'_> {
         let before = self.see();
         let clock = self.model.ms();
         match step {
-            Step::Acquire { by, number, ask, place } => {
+            Step::Acquire {
+                by,
+                number,
+                ask,
+                place,
+            } => {
                 let token = token(PROCESSES[*by], *number);
                 let mut ask = ask.clone();
                 ask.ticket = match place {
@@ -154,7 +231,10 @@ impl Run<'_> {
                     Place::Last => self.tickets.get(&token).copied().unwrap_or(0),
                     Place::Ahead => self.model.us + 1_000_000,
                 };
-                let answer = self.rig.acquire(&token, &ask).map_err(TestCaseError::fail)?;
+                let answer = self
+                    .rig
+                    .acquire(&token, &ask)
+                    .map_err(TestCaseError::fail)?;
                 self.agree(&answer, &self.model.clone().acquire(&token, &ask))?;
                 self.model.acquire(&token, &ask);
                 if answer[0] == 0 {
@@ -162,16 +242,37 @@ impl Run<'_> {
                 } else if answer[0] == 1 {
                     self.tickets.insert(token, answer[7].unsigned_abs());
                 }
-                check!(answer[2].unsigned_abs() >= self.model.fence, "a stamp below what was drawn");
+                check!(
+                    answer[2].unsigned_abs() >= self.model.fence,
+                    "a stamp below what was drawn"
+                );
             }
-            Step::End { by, number, latest_in_ms } => {
-                let token = token(PROCESSES[*by], *number);
-                let answer = self.rig.end_unanswered(&token, *latest_in_ms).map_err(TestCaseError::fail)?;
-                let expected = self.model.end(&token, *latest_in_ms);
-                self.agree(&answer, &expected)?;
-                let after = self.see();
-                check!(!after.holds(&token) || self.lost, "an ended token holds");
-                check!(!after.records.contains_key(&token), "an ended token has a record");
+            Step::End {
+                by,
+                number,
+                latest_in_ms,
+            } => {
+                self.end(&token(PROCESSES[*by], *number), *latest_in_ms)?;
+            }
+            Step::Release(nth) => {
+                let holders: Vec<&String> =
+                    self.model.value.iter().map(|value| &value.token).collect();
+                let holders: Vec<&String> = holders
+                    .into_iter()
+                    .chain(self.model.permits.keys())
+                    .collect();
+                let ours = holders.iter().filter(|token| token.len() > 12).count();
+                if ours > 0 {
+                    let token = holders[nth % ours].clone();
+                    self.end(&token, None)?;
+                }
+            }
+            Step::Heartbeats => {
+                for process in PROCESSES {
+                    let answer = self.rig.heartbeat(process).map_err(TestCaseError::fail)?;
+                    let expected = self.model.renew(&instance(process), true, &[]);
+                    self.agree(&answer, &expected)?;
+                }
             }
             Step::Renew { by, waits, leases } => {
                 let lease = |&(number, right, lease_ms): &(u32, bool, u64)| {
@@ -181,13 +282,28 @@ impl Run<'_> {
                 };
                 let leases: Vec<_> = leases.iter().map(lease).collect();
                 let by = instance(PROCESSES[*by]);
-                let answer = self.rig.renew(&by, *waits, &leases).map_err(TestCaseError::fail)?;
+                let answer = self
+                    .rig
+                    .renew(&by, *waits, &leases)
+                    .map_err(TestCaseError::fail)?;
                 let expected = self.model.renew(&by, *waits, &leases);
                 self.agree(&answer, &expected)?;
                 let after = self.see();
                 check!(after.queue == before.queue, "a renewal changes the queue");
-                check!(after.permits.keys().all(|token| before.permits.contains_key(token)), "a renewal makes a holder");
-                check!(after.records.keys().all(|token| before.records.contains_key(token)), "a renewal makes a record");
+                check!(
+                    after
+                        .permits
+                        .keys()
+                        .all(|token| before.permits.contains_key(token)),
+                    "a renewal makes a holder"
+                );
+                check!(
+                    after
+                        .records
+                        .keys()
+                        .all(|token| before.records.contains_key(token)),
+                    "a renewal makes a record"
+                );
             }
             Step::Clock { us } => {
                 let us = self.model.us.saturating_add_signed(*us).max(START_US / 2);
@@ -212,7 +328,10 @@ impl Run<'_> {
                     self.rig.command(&["PEXPIRE", &main, &ttl_ms.to_string()]);
                 }
                 let ends = ttl_ms.map(|ms| self.model.ms() + ms);
-                self.model.value = Some(Value { token: "stranger".to_owned(), ends });
+                self.model.value = Some(Value {
+                    token: "stranger".to_owned(),
+                    ends,
+                });
                 self.foreign = true;
             }
             Step::Delete => self.lose(Key::Main),
@@ -226,17 +345,40 @@ impl Run<'_> {
             }
         }
         let heard = self.rig.heard();
-        check!(heard == self.model.pushes, "heard {heard:?}, expected {:?}", self.model.pushes);
+        check!(
+            heard == self.model.pushes,
+            "heard {heard:?}, expected {:?}",
+            self.model.pushes
+        );
         for (_, text) in &heard {
             let words: Vec<&str> = text.split(' ').collect();
             if let ["g", token, fence, ..] = words[..] {
-                self.fences.insert(token.to_owned(), fence.parse().expect("a fence is a number"));
+                self.fences.insert(
+                    token.to_owned(),
+                    fence.parse().expect("a fence is a number"),
+                );
             }
         }
         self.model.pushes.clear();
         let after = self.see();
         self.agree_on_state(&after)?;
         self.keep_invariants(&before, &after, clock)
+    }
+
+    fn end(&mut self, token: &str, latest_in_ms: Option<i64>) -> Result<(), TestCaseError> {
+        let answer = self
+            .rig
+            .end_unanswered(token, latest_in_ms)
+            .map_err(TestCaseError::fail)?;
+        let expected = self.model.end(token, latest_in_ms);
+        self.agree(&answer, &expected)?;
+        let after = self.see();
+        check!(!after.holds(token) || self.lost, "an ended token holds");
+        check!(
+            !after.records.contains_key(token),
+            "an ended token has a record"
+        );
+        Ok(())
     }
 
     /// Sets the TTL of a mutex' key to what the model says is left of it.
@@ -246,7 +388,9 @@ impl Run<'_> {
             match &self.model.value {
                 None => self.rig.command(&["DEL", &main]),
                 Some(Value { ends: None, .. }) => self.rig.command(&["PERSIST", &main]),
-                Some(Value { ends: Some(ends), .. }) => {
+                Some(Value {
+                    ends: Some(ends), ..
+                }) => {
                     let left = ends - self.model.ms();
                     self.rig.command(&["PEXPIRE", &main, &left.to_string()])
                 }
@@ -259,8 +403,11 @@ impl Run<'_> {
         let records = self.rig.gate.records().to_owned();
         match limit {
             Some(limit) => {
-                self.rig.command(&["HSET", &records, "L", &limit.to_string()]);
-                self.rig.command(&["PEXPIRE", &records, "60000", "NX"]);
+                self.rig
+                    .command(&["HSET", &records, "L", &limit.to_string()]);
+                if self.rig.number(&["PTTL", &records]) == -1 {
+                    self.rig.command(&["PEXPIRE", &records, "60000"]);
+                }
             }
             None => {
                 self.rig.command(&["HDEL", &records, "L"]);
@@ -270,7 +417,8 @@ impl Run<'_> {
     }
 
     fn lose(&mut self, key: Key) {
-        let [main, queue, records, roster]: [String; 4] = self.rig.keys().try_into().expect("a gate has four keys");
+        let [main, queue, records, roster]: [String; 4] =
+            self.rig.keys().try_into().expect("a gate has four keys");
         let model = &mut self.model;
         let (holders, waiters, known, alive) = match key {
             Key::Main => (true, false, false, false),
@@ -295,7 +443,11 @@ impl Run<'_> {
             model.limit = None;
             model.summed = false;
             // Nobody knows the weights any more: each counts as 1.
-            model.permits = model.permits.iter().map(|(token, old)| (token.clone(), Permits { weight: 1, ..*old })).collect();
+            model.permits = model
+                .permits
+                .iter()
+                .map(|(token, old)| (token.clone(), Permits { weight: 1, ..*old }))
+                .collect();
             self.drawn = 0;
             self.rig.command(&["DEL", &records]);
         }
@@ -303,7 +455,12 @@ impl Run<'_> {
             model.roster.clear();
             self.rig.command(&["DEL", &roster]);
         }
-        self.lost |= !matches!(key, Key::Roster) && !(matches!(key, Key::Main) && model.kind == Kind::Mutex);
+        self.lost |= match key {
+            Key::Roster => false,
+            // As when it expires.
+            Key::Main => model.kind == Kind::Semaphore,
+            Key::Queue | Key::Records | Key::All => true,
+        };
     }
 
     fn agree(&self, answer: &[i64], expected: &[Field]) -> Result<(), TestCaseError> {
@@ -316,15 +473,25 @@ impl Run<'_> {
             }
         };
         let agrees = answer.len() == expected.len() && answer.iter().zip(expected).all(same);
-        check!(agrees, "answered {answer:?}, expected {expected:?} at {}", self.model.us);
+        check!(
+            agrees,
+            "answered {answer:?}, expected {expected:?} at {}",
+            self.model.us
+        );
         Ok(())
     }
 
-    fn agree_on_state(&mut self, seen: &Seen) -> Result<(), TestCaseError> {
+    fn agree_on_state(&self, seen: &Seen) -> Result<(), TestCaseError> {
         let model = &self.model;
         let record = |(token, record): (&String, &super::model::Record)| {
             let state = record.state.letter();
-            (token.clone(), format!("1{state} {} {} {} {}", record.weight, record.limit, record.lease_ms, record.number))
+            (
+                token.clone(),
+                format!(
+                    "1{state} {} {} {} {}",
+                    record.weight, record.limit, record.lease_ms, record.number
+                ),
+            )
         };
         let mut records: BTreeMap<String, String> = model.records.iter().map(record).collect();
         if model.fence > 0 {
@@ -337,25 +504,42 @@ impl Run<'_> {
             Kind::Mutex => model.last.clone(),
             // Of an empty semaphore the sum says nothing.
             Kind::Semaphore if model.permits.is_empty() => seen.records.get("S").cloned(),
-            Kind::Semaphore if model.summed => {
-                Some(model.permits.values().map(|permits| permits.weight).sum::<u64>().to_string())
-            }
+            Kind::Semaphore if model.summed => Some(
+                model
+                    .permits
+                    .values()
+                    .map(|permits| permits.weight)
+                    .sum::<u64>()
+                    .to_string(),
+            ),
             Kind::Semaphore => None,
         };
         records.extend(sum.map(|sum| ("S".to_owned(), sum)));
         let expected = Seen {
             value: model.value.as_ref().map(|value| value.token.clone()),
-            permits: model.permits.iter().map(|(token, permits)| (token.clone(), permits.ends)).collect(),
+            permits: model
+                .permits
+                .iter()
+                .map(|(token, permits)| (token.clone(), permits.ends))
+                .collect(),
             queue: model.queue.clone(),
             records,
             roster: model.roster.clone(),
         };
-        check!(*seen == expected, "the server has {seen:#?}, expected {expected:#?}");
+        check!(
+            *seen == expected,
+            "the server has {seen:#?}, expected {expected:#?}"
+        );
         Ok(())
     }
 
     /// What holds whatever the model says.
-    fn keep_invariants(&mut self, before: &Seen, after: &Seen, clock: u64) -> Result<(), TestCaseError> {
+    fn keep_invariants(
+        &mut self,
+        before: &Seen,
+        after: &Seen,
+        clock: u64,
+    ) -> Result<(), TestCaseError> {
         let model = &self.model;
         for key in self.rig.keys() {
             let left = self.rig.number(&["PTTL", &key]);
@@ -364,13 +548,21 @@ impl Run<'_> {
         }
         let grants = &model.grants[self.seen_grants..];
         for (fence, token) in grants {
-            check!(*fence > self.drawn, "{token} got {fence}, after {}", self.drawn);
+            check!(
+                *fence > self.drawn,
+                "{token} got {fence}, after {}",
+                self.drawn
+            );
             self.drawn = *fence;
         }
         // One script may grant several: each is judged by what was held when it came, which excludes those after it.
         let mut held = model.held();
         for (fence, token) in grants.iter().rev() {
-            if let Some(record) = model.records.get(token).filter(|record| record.number == *fence) {
+            if let Some(record) = model
+                .records
+                .get(token)
+                .filter(|record| record.number == *fence)
+            {
                 let limit = model.limit.unwrap_or(record.limit);
                 check!(held <= limit, "{held} held of {limit} when {token} came");
                 held -= record.weight;
@@ -382,36 +574,60 @@ impl Run<'_> {
             for token in after.records.keys().filter(|name| name.len() > 1) {
                 let waits = after.queue.iter().any(|(_, waiter)| waiter == token);
                 let held = after.holds(token) || after.records.get("S") == Some(token);
-                check!(waits != held, "the record of {token} is of a waiter or of a holder");
+                check!(
+                    waits != held,
+                    "the record of {token} is of a waiter or of a holder"
+                );
             }
         }
         for (token, ends) in &before.permits {
             if let (Some(now), true) = (after.permits.get(token), *ends > clock) {
-                check!(now >= ends || self.lost, "the lease of {token} was cut from {ends} to {now}");
+                check!(
+                    now >= ends || self.lost,
+                    "the lease of {token} was cut from {ends} to {now}"
+                );
             }
         }
         Ok(())
     }
 
     fn see(&mut self) -> Seen {
-        let [main, queue, records, roster]: [String; 4] = self.rig.keys().try_into().expect("a gate has four keys");
+        let [main, queue, records, roster]: [String; 4] =
+            self.rig.keys().try_into().expect("a gate has four keys");
         let number = |text: &str| text.parse::<f64>().map_or(0, |number| number as u64);
         let mut scores = |key: &str| -> Vec<(String, u64)> {
             let flat = self.rig.texts(&["ZRANGE", key, "0", "-1", "WITHSCORES"]);
-            flat.chunks(2).map(|pair| (pair[0].clone(), number(&pair[1]))).collect()
+            flat.chunks(2)
+                .map(|pair| (pair[0].clone(), number(&pair[1])))
+                .collect()
         };
-        let queue = scores(&queue).into_iter().map(|(token, ticket)| (ticket, token)).collect();
+        let queue = scores(&queue)
+            .into_iter()
+            .map(|(token, ticket)| (ticket, token))
+            .collect();
         let roster = scores(&roster).into_iter().collect();
-        let permits = if self.model.kind == Kind::Semaphore { scores(&main).into_iter().collect() } else { BTreeMap::new() };
+        let permits = if self.model.kind == Kind::Semaphore {
+            scores(&main).into_iter().collect()
+        } else {
+            BTreeMap::new()
+        };
         let value = match self.model.kind {
-            Kind::Mutex => {
-                redis::from_redis_value(self.rig.command(&["GET", &main])).expect("a mutex' key is text or nothing")
-            }
+            Kind::Mutex => redis::from_redis_value(self.rig.command(&["GET", &main]))
+                .expect("a mutex' key is text or nothing"),
             Kind::Semaphore => None,
         };
         let flat = self.rig.texts(&["HGETALL", &records]);
-        let records = flat.chunks(2).map(|pair| (pair[0].clone(), pair[1].clone())).collect();
-        Seen { value, permits, queue, records, roster }
+        let records = flat
+            .chunks(2)
+            .map(|pair| (pair[0].clone(), pair[1].clone()))
+            .collect();
+        Seen {
+            value,
+            permits,
+            queue,
+            records,
+            roster,
+        }
     }
 }
 
@@ -427,7 +643,11 @@ fn scripts_agree_with_the_model(kind: Kind) {
     for process in PROCESSES {
         rig.listen(&instance(process));
     }
-    let config = Config { cases: std::env::var("CASES").map_or(256, |c| c.parse().unwrap()), failure_persistence: None, ..Config::default() };
+    let config = Config {
+        cases: CASES,
+        source_file: Some(file!()),
+        ..Config::default()
+    };
     let mut runner = TestRunner::new(config);
     let steps = prop::collection::vec(step(kind), 1..60);
     let rig = std::cell::RefCell::new(rig);

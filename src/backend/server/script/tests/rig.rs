@@ -22,8 +22,8 @@ pub(super) const START_US: u64 = 1_800_000_000_000_000;
 /// What precedes an instance in the name of its inbox.
 pub(super) const CHANNEL: &str = "t:inbox:";
 
-/// What other clients watch.
-pub(super) const RELEASED: &str = "t:released";
+/// The inbox at the end of which other clients' channel lies, as far as the rig is concerned.
+pub(super) const RELEASED: &str = "released";
 
 /// The whole texts, by kind and verb.
 #[derive(Clone)]
@@ -32,8 +32,13 @@ pub(super) struct Scripts(Vec<String>);
 impl Scripts {
     /// The real ones, but for the clock.
     pub(super) fn with_given_clock() -> Self {
-        let all = KINDS.into_iter().flat_map(|kind| Verb::ALL.map(|verb| (kind, verb)));
-        Self(all.map(|(kind, verb)| Script::new(kind, verb, GIVEN_CLOCK).code).collect())
+        let all = KINDS
+            .into_iter()
+            .flat_map(|kind| Verb::ALL.map(|verb| (kind, verb)));
+        Self(
+            all.map(|(kind, verb)| Script::new(kind, verb, GIVEN_CLOCK).code)
+                .collect(),
+        )
     }
 
     pub(super) fn code(&self, kind: Kind, verb: Verb) -> &str {
@@ -80,7 +85,10 @@ pub(super) const TRY: Ask = Ask {
 };
 
 /// Asks for the only permit, and waits for it.
-pub(super) const WAIT: Ask = Ask { wait_ms: 3_600_000, ..TRY };
+pub(super) const WAIT: Ask = Ask {
+    wait_ms: 3_600_000,
+    ..TRY
+};
 
 /// The process `letter`.
 pub(super) fn instance(letter: char) -> String {
@@ -103,23 +111,39 @@ pub(super) struct Rig {
     scripts: Scripts,
     server: redis::Connection,
     inboxes: redis::Connection,
+    open: Vec<String>,
 }
 
 impl Rig {
     pub(super) fn new(server: &Server, scripts: Scripts, kind: Kind) -> Self {
         let prefix = Prefix::new("t").expect("a plain prefix");
         let gate = Resource::named(&prefix, kind, &"gate".into(), None);
-        let mut rig =
-            Self { kind, us: START_US, gate, scripts, server: server.connection(), inboxes: server.connection() };
+        let (commands, inboxes) = (server.connection(), server.connection());
+        let mut rig = Self {
+            kind,
+            us: START_US,
+            gate,
+            scripts,
+            server: commands,
+            inboxes,
+            open: Vec::new(),
+        };
+        rig.subscription("SUBSCRIBE", "marker");
         rig.reset();
-        rig.listen("marker");
         rig
     }
 
-    /// Forgets all data and starts the clock afresh.
+    /// Forgets all data, closes all inboxes and starts the clock afresh, as the user who may do everything.
     pub(super) fn reset(&mut self) {
         self.us = START_US;
+        self.command(&["AUTH", "default", "any"]);
+        self.command(&["CONFIG", "SET", "maxmemory", "0"]);
         self.command(&["FLUSHALL"]);
+        // Heard out first: the answer to what follows would else be a message.
+        self.heard();
+        for instance in std::mem::take(&mut self.open) {
+            self.subscription("UNSUBSCRIBE", &instance);
+        }
     }
 
     pub(super) fn ms(&self) -> u64 {
@@ -163,12 +187,23 @@ impl Rig {
     /// Ends a token whose acquire may still run until `latest_in_ms` from here.
     pub(super) fn end_unanswered(&mut self, token: &str, latest_in_ms: Option<i64>) -> Answer {
         let latest = latest_in_ms.map_or(0, |ms| self.ms().saturating_add_signed(ms));
-        let arguments = [token, CHANNEL, &latest.to_string(), RELEASED].map(str::to_owned);
+        let arguments = [
+            token,
+            CHANNEL,
+            &latest.to_string(),
+            &format!("{CHANNEL}{RELEASED}"),
+        ]
+        .map(str::to_owned);
         self.run(Verb::End, &self.keys(), arguments.into())
     }
 
     /// Renews leases at this gate: tokens, fences, and how long from here.
-    pub(super) fn renew(&mut self, instance: &str, waits: bool, leases: &[(String, u64, u64)]) -> Answer {
+    pub(super) fn renew(
+        &mut self,
+        instance: &str,
+        waits: bool,
+        leases: &[(String, u64, u64)],
+    ) -> Answer {
         let mut keys = vec![self.gate.roster.to_string()];
         let mut arguments = vec![instance.to_owned(), u8::from(waits).to_string()];
         for (token, fence, lease_ms) in leases {
@@ -183,29 +218,52 @@ impl Rig {
     }
 
     /// Runs a script with the rig's time.
-    pub(super) fn run(&mut self, verb: Verb, keys: &[String], mut arguments: Vec<String>) -> Answer {
+    pub(super) fn run(
+        &mut self,
+        verb: Verb,
+        keys: &[String],
+        mut arguments: Vec<String>,
+    ) -> Answer {
         arguments.push(self.us.to_string());
         let mut command = redis::cmd("EVAL");
-        command.arg(self.scripts.code(self.kind, verb)).arg(keys.len()).arg(keys).arg(arguments);
-        let value: Value = command.query(&mut self.server).map_err(|error| error.to_string())?;
+        command
+            .arg(self.scripts.code(self.kind, verb))
+            .arg(keys.len())
+            .arg(keys)
+            .arg(arguments);
+        let value: Value = command
+            .query(&mut self.server)
+            .map_err(|error| error.to_string())?;
         numbers(&value).ok_or_else(|| format!("{verb:?} answers {value:?}"))
     }
 
     pub(super) fn keys(&self) -> Vec<String> {
-        [self.gate.main(), self.gate.queue(), self.gate.records(), &self.gate.roster].map(str::to_owned).into()
+        [
+            self.gate.main(),
+            self.gate.queue(),
+            self.gate.records(),
+            &self.gate.roster,
+        ]
+        .map(str::to_owned)
+        .into()
     }
 
     /// Opens an inbox: of the process with this instance.
     pub(super) fn listen(&mut self, instance: &str) {
+        self.open.push(instance.to_owned());
         self.subscription("SUBSCRIBE", instance);
     }
 
+    /// Closes an inbox, as when its connection ends.
     pub(super) fn deafen(&mut self, instance: &str) {
+        self.open.retain(|open| open != instance);
         self.subscription("UNSUBSCRIBE", instance);
     }
 
     fn subscription(&mut self, command: &str, instance: &str) {
-        let packed = redis::cmd(command).arg(format!("{CHANNEL}{instance}")).get_packed_command();
+        let packed = redis::cmd(command)
+            .arg(format!("{CHANNEL}{instance}"))
+            .get_packed_command();
         let answer = self.inboxes.req_packed_command(&packed);
         answer.expect("the server is up");
     }
@@ -228,7 +286,8 @@ impl Rig {
 
     /// Sends a command that the server takes.
     pub(super) fn command(&mut self, words: &[&str]) -> Value {
-        self.try_command(words).unwrap_or_else(|error| panic!("{words:?}: {error}"))
+        self.try_command(words)
+            .unwrap_or_else(|error| panic!("{words:?}: {error}"))
     }
 
     pub(super) fn try_command(&mut self, words: &[&str]) -> RedisResult<Value> {
@@ -243,15 +302,61 @@ impl Rig {
         redis::from_redis_value(self.command(words)).expect("the command answers with texts")
     }
 
-    /// Exchanges the connection for one of another user.
-    pub(super) fn log_in(&mut self, server: &Server, user: &str) {
-        self.server = server.connection();
-        self.command(&["AUTH", user, "secret"]);
+    /// All four keys, byte by byte.
+    pub(super) fn snapshot(&mut self) -> Vec<Value> {
+        self.keys()
+            .iter()
+            .map(|key| self.command(&["DUMP", key]))
+            .collect()
+    }
+
+    /// Whether anybody holds or has held, as far as the main key tells.
+    pub(super) fn is_held(&mut self) -> bool {
+        let main = self.gate.main().to_owned();
+        self.number(&["EXISTS", &main]) == 1
+    }
+
+    pub(super) fn waiters(&mut self) -> i64 {
+        let queue = self.gate.queue().to_owned();
+        self.number(&["ZCARD", &queue])
+    }
+
+    /// Writes by hand that `letter` lives.
+    pub(super) fn revive(&mut self, letter: char) {
+        let (roster, ends) = (
+            self.gate.roster.to_string(),
+            (self.ms() + 3_000).to_string(),
+        );
+        self.number(&["ZADD", &roster, &ends, &instance(letter)]);
+    }
+
+    /// Whether the server compiles all scripts.
+    pub(super) fn compiles(&mut self) -> bool {
+        let codes = self.scripts.0.clone();
+        codes
+            .iter()
+            .all(|code| self.try_command(&["SCRIPT", "LOAD", code]).is_ok())
+    }
+
+    /// Runs other scripts from here on.
+    pub(super) fn install(&mut self, scripts: Scripts) {
+        self.scripts = scripts;
     }
 }
 
 /// Numbers, and nothing else: a nil that slipped into an answer is none.
 fn numbers(value: &Value) -> Option<Vec<i64>> {
-    let Value::Array(items) = value else { return None };
-    items.iter().map(|item| if let Value::Int(number) = item { Some(*number) } else { None }).collect()
+    let Value::Array(items) = value else {
+        return None;
+    };
+    items
+        .iter()
+        .map(|item| {
+            if let Value::Int(number) = item {
+                Some(*number)
+            } else {
+                None
+            }
+        })
+        .collect()
 }

@@ -1,0 +1,24 @@
+//! What tests share: an own server, a faulty network in front of it, a history of what happened and its judges.
+//!
+//! Use it by `mod support;` from `tests/*.rs`, and by one `#[path]` from inside the crate.
+//!
+//! tokio's paused clock does not move Redis's clock: a lease ends when the server's wall clock says so. Tests that let one end
+//! wait for it, by [`wait_for`] and never by a hopeful sleep; [`wait_for`] itself measures by the real clock.
+
+#![allow(dead_code, reason = "each test binary uses its own part")]
+
+mod frames;
+pub(crate) mod history;
+mod poll;
+mod proxy;
+mod server;
+mod wait;
+
+#[allow(unused_imports, reason = "each test binary uses its own part")]
+pub(crate) use self::{
+    history::{History, Hold, Wait},
+    poll::{poll_k_times, poll_k_times_and_wake},
+    proxy::{Flow, Mode, Proxy},
+    server::Server,
+    wait::wait_for,
+};
