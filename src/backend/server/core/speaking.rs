@@ -164,13 +164,14 @@ impl Core {
         }
     }
 
-    /// The server forgot the place of `token`. If it is the one that asks for all of its gate, all are asked for, in their order.
-    pub(super) fn forgotten(&mut self, now: Instant, resource: &Arc<Resource>, token: Token) {
+    /// An answer to what was sent at `sent` showed that the server had forgotten the place of `token`. If that is the one that asks
+    /// for all of its gate, all are asked for, in their order, but those whose own question comes after it anyway.
+    pub(super) fn forgotten(&mut self, now: Instant, resource: &Arc<Resource>, token: Token, sent: Instant) {
         let queue = self.tags.get(&resource.tag).and_then(|state| state.queues.get(resource));
         let Some(queue) = queue.filter(|queue| queue.head() == Some(token)) else { return };
         let others: Vec<Token> = queue.order.iter().map(|(_, other)| *other).filter(|other| *other != token).collect();
         for other in others {
-            if !self.is_asking(other) {
+            if !self.is_asking_since(other, sent) {
                 self.sync(now, other);
             }
         }

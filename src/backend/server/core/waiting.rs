@@ -29,6 +29,8 @@ pub(super) struct Waiter {
     patience: Instant,
     /// The first sending: no grant can be older.
     asked: Option<Instant>,
+    /// The last sending.
+    sent: Instant,
     /// The stamp of the newest "queued": an older push is stale.
     queued: Option<u64>,
     /// Its place, 0 before it had one.
@@ -65,6 +67,7 @@ impl Waiter {
             give_up,
             patience,
             asked: None,
+            sent: now,
             queued: None,
             ticket: 0,
             crowd: None,
@@ -184,6 +187,7 @@ impl Core {
         waiter.again = false;
         waiter.retry_at = Instant::FAR;
         waiter.asked.get_or_insert(now);
+        waiter.sent = now;
         if request.wait != Wait::No {
             self.spoke(now, tag);
         }
@@ -252,7 +256,7 @@ impl Core {
                 if forgotten {
                     // The server had lost this place, or may have said so in an answer that we did not get. Whatever made it
                     // forget one of ours (a pause, a loss of data) made it forget all of them.
-                    self.forgotten(now, &resource, token);
+                    self.forgotten(now, &resource, token, sent);
                 }
             }
             Acquired::Busy(crowd) | Acquired::Full(crowd) => {
@@ -477,8 +481,9 @@ impl Core {
         waiting.into_iter().map(|(_, token)| token).collect()
     }
 
-    pub(super) fn is_asking(&self, token: Token) -> bool {
-        matches!(self.entries.get(&token), Some(Entry::Waiting(waiter)) if waiter.in_flight)
+    /// Whether an acquire of `token` is under way that was sent no earlier than `sent`, and so runs no earlier, either.
+    pub(super) fn is_asking_since(&self, token: Token, sent: Instant) -> bool {
+        matches!(self.entries.get(&token), Some(Entry::Waiting(waiter)) if waiter.in_flight && waiter.sent >= sent)
     }
 
     /// Asks how a waiter stands, after whatever is under way for it.
