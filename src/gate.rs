@@ -83,6 +83,15 @@ impl Gate {
         self
     }
 
+    /// As errors, traces and [`Held`](crate::Held) name it.
+    pub(crate) fn name(&self) -> &Arc<str> {
+        &self.request.resource.gate
+    }
+
+    pub(crate) fn wait(&self) -> Wait {
+        self.request.wait
+    }
+
     /// Starts an acquire; `wait` replaces the configured one.
     pub(crate) fn acquire(&self, weight: u32, wait: Option<Wait>) -> Acquire {
         if weight == 0 || weight > self.request.limit {

@@ -5,6 +5,10 @@
 //!
 //! With one server: mutual exclusion while it keeps its data and its clock does not jump. A failover with asynchronous replication
 //! can grant twice. Where correctness depends on it, check the [fencing token](FencingToken) at the resource.
+//!
+//! # Features
+//!
+//! - `axum`: [`Held`] as an extractor.
 
 #![forbid(unsafe_code)]
 #![cfg_attr(not(test), warn(clippy::print_stdout, clippy::print_stderr))]
@@ -13,6 +17,7 @@ mod backend;
 mod error;
 mod gate;
 mod key;
+pub mod layer;
 mod lease;
 mod mutex;
 mod portcullis;
@@ -26,8 +31,13 @@ pub use redis;
 pub use self::backend::ShutdownReport;
 pub use self::error::{BackendError, BackendErrorKind, ConfigError, LockError, Refusal, RefusalKind};
 pub use self::key::Key;
+pub use self::layer::{ConcurrencyLimitLayer, Held, MutexLayer};
 pub use self::lease::{LeaseMode, LeaseView, Lost, LostReason, Release, Releasing};
 pub use self::mutex::{Mutex, MutexGuard};
 pub use self::portcullis::{Builder, Portcullis};
 pub use self::semaphore::{Semaphore, SemaphorePermit};
 pub use self::token::FencingToken;
+
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

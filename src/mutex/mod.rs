@@ -41,7 +41,7 @@ use crate::lease::{Lease, LeaseMode, guard_methods};
 /// ```
 #[derive(Clone)]
 pub struct Mutex {
-    gate: Gate,
+    pub(crate) gate: Gate,
 }
 
 impl Mutex {

@@ -39,7 +39,7 @@ use crate::lease::{Lease, LeaseMode, guard_methods};
 /// ```
 #[derive(Clone)]
 pub struct Semaphore {
-    gate: Gate,
+    pub(crate) gate: Gate,
 }
 
 impl Semaphore {

@@ -1,0 +1,167 @@
+//! What a handler sees of what its request holds, and how it keeps it.
+
+use std::sync::Mutex;
+use std::time::Duration;
+
+use axum::body::Body;
+use axum::routing::post;
+use axum::{Extension, Router};
+use http::{Request, Response, StatusCode};
+use portcullis::layer::{Kept, NotHeld};
+use portcullis::{ConcurrencyLimitLayer, Held, MutexLayer};
+use tokio::sync::mpsc;
+use tower::{Layer, ServiceBuilder, ServiceExt};
+
+use crate::fixture::{Fixture, Pieces, Probe, request};
+
+/// Behind both gates, with a body of its own: what the handler of its one request held.
+async fn held_behind_both(fixture: &Fixture, body: Pieces) -> (Held, Response<impl Sized>) {
+    let (share, mut shared) = mpsc::unbounded_channel();
+    let body = Mutex::new(Some(body));
+    let probe = Probe::new(move |request| {
+        share
+            .send(request.extensions().get::<Held>().cloned())
+            .expect("the test lives");
+        let body = body.lock().expect("no panic").take().expect("called once");
+        async { Ok(Response::new(body)) }
+    });
+    let gated = ServiceBuilder::new()
+        .layer(ConcurrencyLimitLayer::new(fixture.semaphore(1)))
+        .layer(MutexLayer::new(fixture.mutex()))
+        .service(probe);
+    let response = gated.oneshot(request()).await.expect("an answer");
+    (shared.recv().await.flatten().expect("gates tell"), response)
+}
+
+#[tokio::test]
+async fn each_gate_on_the_way_adds_its_lease() {
+    let fixture = Fixture::new();
+    let (held, _response) = held_behind_both(&fixture, Pieces::silent()).await;
+    let permit = held.lease("reports").expect("behind this gate");
+    let lock = held.lease("withdraw").expect("behind this gate");
+    assert!(permit.is_held() && lock.is_held());
+    assert!(!lock.remaining().is_zero());
+    assert!(held.lease("another").is_err());
+    let next = fixture
+        .gates
+        .mutex("another")
+        .lock()
+        .await
+        .expect("a free lock");
+    assert!(next.fencing_token() != lock.fencing_token());
+}
+
+#[tokio::test]
+async fn looking_at_a_lease_does_not_hold_it() {
+    let fixture = Fixture::new();
+    let (held, response) = held_behind_both(&fixture, Pieces::silent()).await;
+    let lock = held.lease("withdraw").expect("behind this gate");
+    drop(response);
+    fixture.wait_until_free(1).await;
+    fixture.wait_until_unlocked().await;
+    assert!(!lock.is_held());
+    assert!(held.keep().is_err(), "what was given back can't be kept");
+}
+
+#[tokio::test]
+async fn what_is_kept_is_held_beyond_the_answer() {
+    let fixture = Fixture::new();
+    let (held, response) = held_behind_both(&fixture, Pieces::silent()).await;
+    let kept: Kept = held.keep().expect("held");
+    drop(response);
+    assert!(fixture.is_full(1).await);
+    assert!(fixture.mutex().try_lock().await.is_err());
+    assert!(kept.lease("withdraw").expect("behind this gate").is_held());
+    drop(kept);
+    fixture.wait_until_free(1).await;
+    fixture.wait_until_unlocked().await;
+}
+
+#[tokio::test]
+async fn who_keeps_and_is_done_before_the_answer_ends_nothing() {
+    let fixture = Fixture::new();
+    let (held, response) = held_behind_both(&fixture, Pieces::silent()).await;
+    drop(held.keep().expect("held"));
+    assert!(held.lease("withdraw").expect("behind this gate").is_held());
+    assert!(fixture.is_full(1).await);
+    drop(response);
+    fixture.wait_until_free(1).await;
+}
+
+#[tokio::test]
+async fn fences_rise_from_request_to_request() {
+    let fixture = Fixture::new();
+    let mut last = None;
+    for _ in 0..10 {
+        let (held, _response) = held_behind_both(&fixture, Pieces::empty()).await;
+        let fence = Some(
+            held.lease("withdraw")
+                .expect("behind this gate")
+                .fencing_token(),
+        );
+        assert!(fence > last);
+        last = fence;
+    }
+}
+
+#[tokio::test]
+async fn axum_handlers_extract_what_they_hold() {
+    async fn withdraw(held: Held, Extension(same): Extension<Held>) -> Result<String, NotHeld> {
+        assert_eq!(
+            same.lease("withdraw")?.fencing_token(),
+            held.lease("withdraw")?.fencing_token()
+        );
+        Ok(held.lease("withdraw")?.fencing_token().to_string())
+    }
+    async fn ungated(held: Held) -> Result<String, NotHeld> {
+        Ok(held.lease("withdraw")?.fencing_token().to_string())
+    }
+    let fixture = Fixture::new();
+    let layer = MutexLayer::new(fixture.mutex()).max_wait(Duration::from_secs(1));
+    let app: Router = Router::new()
+        .route("/gated", post(withdraw).layer(layer))
+        .route("/ungated", post(ungated));
+    let status = async |path: &str| {
+        let request = Request::post(path).body(Body::empty()).expect("a path");
+        app.clone()
+            .oneshot(request)
+            .await
+            .expect("routers do not fail")
+            .status()
+    };
+    assert_eq!(status("/gated").await, StatusCode::OK);
+    assert_eq!(status("/ungated").await, StatusCode::INTERNAL_SERVER_ERROR);
+}
+
+#[tokio::test]
+async fn a_request_tried_again_under_an_outer_gate_does_not_meet_its_first_lease() {
+    let fixture = Fixture::new();
+    let (share, mut shared) = mpsc::unbounded_channel();
+    let probe = Probe::new(move |request| {
+        let held = request
+            .extensions()
+            .get::<Held>()
+            .cloned()
+            .unwrap_or_default();
+        share.send(held).expect("the test lives");
+        async { Ok(Response::new(Pieces::empty())) }
+    });
+    let gated = MutexLayer::new(fixture.mutex()).layer(probe);
+    let request = request();
+    let retry = request.clone();
+    gated.clone().oneshot(request).await.expect("an answer");
+    gated.oneshot(retry).await.expect("an answer");
+    let first = shared
+        .recv()
+        .await
+        .expect("called")
+        .lease("withdraw")
+        .expect("held");
+    let second = shared
+        .recv()
+        .await
+        .expect("called")
+        .lease("withdraw")
+        .expect("held");
+    assert!(first.fencing_token() < second.fencing_token());
+}

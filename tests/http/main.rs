@@ -1,0 +1,15 @@
+//! Layers in front of HTTP services and others, over a real server: contract, holding, refusals,
+//! loss.
+
+#[path = "../support/mod.rs"]
+mod support;
+
+mod contract;
+mod fixture;
+mod held;
+mod holding;
+mod lost;
+mod plain;
+mod positions;
+mod refusals;
+mod tcp;
