@@ -1,0 +1,13 @@
+//! The hand-off protocol as a model: one key, its server, two or three processes and their faults.
+//!
+//! `README.md` says what is modeled, which worlds are exhausted and which rule each mutation breaks.
+
+pub mod config;
+pub mod handoff;
+pub mod message;
+pub mod mutation;
+mod process;
+pub mod properties;
+mod server;
+pub mod state;
+pub mod worlds;
