@@ -1,8 +1,9 @@
-//! What the crate adds to its own scripts: acquire and release of a lock per task, against the same scripts on a bare multiplexed
-//! connection of the caller's runtime, interleaved in one run.
+//! What the crate adds to its own scripts: acquire and release of a lock per task, against the same
+//! scripts on a bare multiplexed connection of the caller's runtime, interleaved in one run.
 //!
-//! Run it with `cargo bench --bench uncontended`. It starts a redis-server of its own and prints, for each number of tasks, the
-//! median ratio of the two rates with its spread. Absolute rates drift with the machine; only the ratios count.
+//! Run it with `cargo bench --bench uncontended`. It starts a redis-server of its own and prints,
+//! for each number of tasks, the median ratio of the two rates with its spread. Absolute rates
+//! drift with the machine; only the ratios count.
 
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -41,7 +42,14 @@ impl Server {
         let port = socket.local_addr().expect("a bound address").port();
         drop(socket);
         let child = Command::new("redis-server")
-            .args(["--port", &port.to_string(), "--save", "", "--appendonly", "no"])
+            .args([
+                "--port",
+                &port.to_string(),
+                "--save",
+                "",
+                "--appendonly",
+                "no",
+            ])
             .stdout(Stdio::null())
             .spawn()
             .expect("redis-server is installed: apt-get install redis-server");
@@ -65,7 +73,10 @@ async fn connect(url: &str) -> MultiplexedConnection {
     let tcp = info.tcp_settings().clone().set_nodelay(true);
     let client = Client::open(info.set_tcp_settings(tcp)).expect("a valid address");
     loop {
-        match client.get_multiplexed_async_connection_with_config(&AsyncConnectionConfig::new()).await {
+        match client
+            .get_multiplexed_async_connection_with_config(&AsyncConnectionConfig::new())
+            .await
+        {
             Ok(connection) => return connection,
             Err(_) => tokio::time::sleep(Duration::from_millis(20)).await,
         }
@@ -110,7 +121,12 @@ async fn bare_pair(
     for key in &keys {
         call.key(key);
     }
-    call.arg(&token).arg("bench:inbox:").arg(1).arg(1).arg(10_000).arg(9_007_199_254_740_991_u64);
+    call.arg(&token)
+        .arg("bench:inbox:")
+        .arg(1)
+        .arg(1)
+        .arg(10_000)
+        .arg(9_007_199_254_740_991_u64);
     call.arg(86_400_000).arg(10_000).arg(0).arg(1);
     let answer: Vec<i64> = call.invoke_async(&mut connection).await.expect("acquired");
     assert_eq!(answer[0], 0, "own keys are free");
@@ -124,15 +140,27 @@ async fn bare_pair(
 
 fn spread(mut ratios: Vec<f64>) -> (f64, f64, f64) {
     ratios.sort_by(f64::total_cmp);
-    (ratios[ratios.len() / 2], ratios[0], ratios[ratios.len() - 1])
+    (
+        ratios[ratios.len() / 2],
+        ratios[0],
+        ratios[ratios.len() - 1],
+    )
 }
 
 fn main() {
     let server = Server::start();
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().expect("a runtime");
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build()
+        .expect("a runtime");
     runtime.block_on(async {
         let bare = connect(&server.url()).await;
-        let gates = Portcullis::builder().url(server.url()).prefix("bench").build().expect("valid settings");
+        let gates = Portcullis::builder()
+            .url(server.url())
+            .prefix("bench")
+            .build()
+            .expect("valid settings");
         let acquire: &'static Script = Box::leak(Box::new(Script::new(script!("acquire"))));
         let end: &'static Script = Box::leak(Box::new(Script::new(script!("end"))));
         println!("tasks  ratio to the same scripts, bare [least..most]  pairs/s");
@@ -145,8 +173,15 @@ fn main() {
                     let mut turn = 0_u64;
                     move || {
                         turn += 1;
-                        let keys = ["m", "mq", "mr", "r"].map(|kind| format!("bench:{{b{}}}:{kind}:own:{task}", task % 256));
-                        bare_pair(connection.clone(), acquire, end, keys, format!("instance-{task:08}{turn:017}"))
+                        let keys = ["m", "mq", "mr", "r"]
+                            .map(|kind| format!("bench:{{b{}}}:{kind}:own:{task}", task % 256));
+                        bare_pair(
+                            connection.clone(),
+                            acquire,
+                            end,
+                            keys,
+                            format!("instance-{task:08}{turn:017}"),
+                        )
                     }
                 })
                 .await;

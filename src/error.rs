@@ -1,4 +1,5 @@
-//! The three ways to not get what was asked for: a configuration that can't be, a refusal, a failure of the backend.
+//! The three ways to not get what was asked for: a configuration that can't be, a refusal, a
+//! failure of the backend.
 
 use std::error::Error;
 use std::fmt;
@@ -15,15 +16,25 @@ pub struct ConfigError {
 
 impl ConfigError {
     pub(crate) fn new(field: &'static str, problem: impl Into<String>) -> Self {
-        Self { field, problem: problem.into() }
+        Self {
+            field,
+            problem: problem.into(),
+        }
     }
 
-    pub(crate) fn out_of_range(field: &'static str, value: impl fmt::Display, range: &'static str) -> Self {
+    pub(crate) fn out_of_range(
+        field: &'static str,
+        value: impl fmt::Display,
+        range: &'static str,
+    ) -> Self {
         Self::new(field, format!("{value} is out of range, it takes {range}"))
     }
 
     pub(crate) fn no_randomness(error: getrandom::Error) -> Self {
-        Self::new("instance", format!("the system gives no random numbers ({error})"))
+        Self::new(
+            "instance",
+            format!("the system gives no random numbers ({error})"),
+        )
     }
 
     /// The name of the setting.
@@ -71,7 +82,11 @@ pub struct Refusal {
 
 impl Refusal {
     pub(crate) const fn new(kind: RefusalKind) -> Self {
-        Self { kind, retry_after: None, position: None }
+        Self {
+            kind,
+            retry_after: None,
+            position: None,
+        }
     }
 
     pub(crate) const fn with_retry_after(mut self, retry_after: Option<Duration>) -> Self {
@@ -90,8 +105,8 @@ impl Refusal {
         self.kind
     }
 
-    /// The time to the end of the first lease that stands in the way, if it is known and nobody renews or releases it
-    /// before. `None` where waiting does not help or nothing is known.
+    /// The time to the end of the first lease that stands in the way, if it is known and nobody
+    /// renews or releases it before. `None` where waiting does not help or nothing is known.
     #[must_use]
     pub const fn retry_after(&self) -> Option<Duration> {
         self.retry_after
@@ -131,7 +146,8 @@ impl Error for Refusal {}
 pub enum BackendErrorKind {
     /// No connection, or it broke before the request was sent.
     Unreachable,
-    /// No answer in time: the request may have run. What it may have left is cleaned up in the background.
+    /// No answer in time: the request may have run. What it may have left is cleaned up in the
+    /// background.
     TimedOut,
     /// The server declined: out of memory, too few replicas, persistence broken, read-only.
     Refused,
@@ -147,8 +163,8 @@ pub enum BackendErrorKind {
 
 /// A failure of the place where the state lives. Cheap to clone.
 ///
-/// Its text names the gate, what was being done, and what to do about it; never a token, a password or a server's
-/// address.
+/// Its text names the gate, what was being done, and what to do about it; never a token, a password
+/// or a server's address.
 #[derive(Clone)]
 pub struct BackendError(Arc<Inner>);
 
@@ -160,13 +176,22 @@ struct Inner {
 }
 
 impl BackendError {
-    pub(crate) fn new(kind: BackendErrorKind, text: impl Into<String>, source: Option<redis::RedisError>) -> Self {
-        Self(Arc::new(Inner { kind, text: text.into(), source }))
+    pub(crate) fn new(
+        kind: BackendErrorKind,
+        text: impl Into<String>,
+        source: Option<redis::RedisError>,
+    ) -> Self {
+        Self(Arc::new(Inner {
+            kind,
+            text: text.into(),
+            source,
+        }))
     }
 
     /// The background thread is gone: only a bug of this crate ends it while a handle lives.
     pub(crate) fn background_ended() -> Self {
-        let text = "the background thread of this handle has ended; build another, and please report it";
+        let text =
+            "the background thread of this handle has ended; build another, and please report it";
         Self::new(BackendErrorKind::Unreachable, text, None)
     }
 
@@ -188,7 +213,10 @@ impl fmt::Debug for BackendError {
         f.debug_struct("BackendError")
             .field("kind", &self.0.kind)
             .field("text", &self.0.text)
-            .field("source", &self.0.source.as_ref().map(redis::RedisError::code))
+            .field(
+                "source",
+                &self.0.source.as_ref().map(redis::RedisError::code),
+            )
             .finish()
     }
 }

@@ -29,7 +29,13 @@ enum Origin {
 }
 
 impl Gate {
-    pub(crate) fn named(backend: Arc<dyn Backend>, prefix: Prefix, kind: Kind, name: &str, limit: u32) -> Self {
+    pub(crate) fn named(
+        backend: Arc<dyn Backend>,
+        prefix: Prefix,
+        kind: Kind,
+        name: &str,
+        limit: u32,
+    ) -> Self {
         let name: Arc<str> = name.into();
         let place = Resource::named(&prefix, kind, &name, None);
         Self::new(backend, prefix, Origin::Named(name), place, limit)
@@ -40,7 +46,13 @@ impl Gate {
         Self::new(backend, prefix, Origin::Exact(key.into()), place, 1)
     }
 
-    fn new(backend: Arc<dyn Backend>, prefix: Prefix, origin: Origin, place: Resource, limit: u32) -> Self {
+    fn new(
+        backend: Arc<dyn Backend>,
+        prefix: Prefix,
+        origin: Origin,
+        place: Resource,
+        limit: u32,
+    ) -> Self {
         let request = Request {
             resource: Arc::new(place),
             weight: 1,
@@ -50,12 +62,19 @@ impl Gate {
             wait: Wait::Unbounded,
             max_waiters: DEFAULT_MAX_WAITERS,
         };
-        Self { backend, prefix, origin, request }
+        Self {
+            backend,
+            prefix,
+            origin,
+            request,
+        }
     }
 
     pub(crate) fn keyed(&self, key: &Key) -> Self {
         let place = match &self.origin {
-            Origin::Named(name) => Resource::named(&self.prefix, self.request.resource.kind, name, Some(key)),
+            Origin::Named(name) => {
+                Resource::named(&self.prefix, self.request.resource.kind, name, Some(key))
+            }
             Origin::Exact(start) => Resource::exact(&self.prefix, &format!("{start}:{key}")),
         };
         let mut keyed = self.clone();
@@ -74,7 +93,11 @@ impl Gate {
     }
 
     pub(crate) fn max_wait(mut self, max_wait: Duration) -> Self {
-        self.request.wait = if max_wait.is_zero() { Wait::No } else { Wait::AtMost(max_wait) };
+        self.request.wait = if max_wait.is_zero() {
+            Wait::No
+        } else {
+            Wait::AtMost(max_wait)
+        };
         self
     }
 
@@ -122,7 +145,8 @@ impl fmt::Debug for Gate {
 /// The settings that each primitive takes, to the letter the same.
 macro_rules! gate_settings {
     () => {
-        /// Sets how long the server keeps a lease that nobody renews: 50 ms to 24 h, 10 s by default.
+        /// Sets how long the server keeps a lease that nobody renews: 50 ms to 24 h, 10 s by
+        /// default.
         ///
         /// It bounds how long others wait for a holder that died. All processes should agree on it.
         ///
@@ -130,7 +154,9 @@ macro_rules! gate_settings {
         ///
         /// If it is out of range.
         pub fn ttl(self, ttl: Duration) -> Result<Self, ConfigError> {
-            Ok(Self { gate: self.gate.ttl(ttl)? })
+            Ok(Self {
+                gate: self.gate.ttl(ttl)?,
+            })
         }
 
         /// Sets how long a lease lasts while its guard lives: renewed until dropped by default.
@@ -139,19 +165,27 @@ macro_rules! gate_settings {
         ///
         /// If it is [`LeaseMode::MaxHold`] of nothing.
         pub fn lease(self, mode: LeaseMode) -> Result<Self, ConfigError> {
-            Ok(Self { gate: self.gate.lease(mode)? })
+            Ok(Self {
+                gate: self.gate.lease(mode)?,
+            })
         }
 
-        /// Sets how long to wait for a turn, independent of the TTL: without end by default, not at all for zero.
+        /// Sets how long to wait for a turn, independent of the TTL: without end by default, not at
+        /// all for zero.
         #[must_use]
         pub fn max_wait(self, max_wait: Duration) -> Self {
-            Self { gate: self.gate.max_wait(max_wait) }
+            Self {
+                gate: self.gate.max_wait(max_wait),
+            }
         }
 
-        /// Sets how many may wait at one key before newcomers are refused: 10,000 by default, over all processes.
+        /// Sets how many may wait at one key before newcomers are refused: 10,000 by default, over
+        /// all processes.
         #[must_use]
         pub fn max_waiters(self, max_waiters: u32) -> Self {
-            Self { gate: self.gate.max_waiters(max_waiters) }
+            Self {
+                gate: self.gate.max_waiters(max_waiters),
+            }
         }
     };
 }

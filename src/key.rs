@@ -2,10 +2,12 @@
 //!
 //! # Invariants
 //!
-//! 1. Distinct gates have distinct keys: parts are escaped before they are joined, and each kind has a letter of its own.
-//! 2. All keys of one gate lie in one slot of a cluster, and nothing in a name can choose that slot.
-//! 3. Gates that we name are spread over 256 hash tags, evenly over the slots, so that a process needs at most 256
-//!    heartbeats and subscriptions however many gates it waits at.
+//! 1. Distinct gates have distinct keys: parts are escaped before they are joined, and each kind
+//!    has a letter of its own.
+//! 2. All keys of one gate lie in one slot of a cluster, and nothing in a name can choose that
+//!    slot.
+//! 3. Gates that we name are spread over 256 hash tags, evenly over the slots, so that a process
+//!    needs at most 256 heartbeats and subscriptions however many gates it waits at.
 //! 4. A key's length is bounded, whatever a request brings.
 
 use std::fmt;
@@ -27,8 +29,9 @@ const MAX_NAME: usize = 384;
 
 /// What tells one gate from its siblings of the same name: an account, a tenant, a route.
 ///
-/// Made from strings and integers. Any content is safe: what could be mistaken for the crate's own punctuation is escaped, what
-/// is very long is shortened to its beginning and a digest (SHA-256), and distinct keys never meet.
+/// Made from strings and integers. Any content is safe: what could be mistaken for the crate's own
+/// punctuation is escaped, what is very long is shortened to its beginning and a digest (SHA-256),
+/// and distinct keys never meet.
 ///
 /// # Examples
 ///
@@ -82,8 +85,17 @@ macro_rules! key_from_integer {
     )*};
 }
 
-key_from_text!(&str, String, &String, Box<str>, Arc<str>, std::borrow::Cow<'_, str>);
-key_from_integer!(u8, u16, u32, u64, u128, usize, i8, i16, i32, i64, i128, isize);
+key_from_text!(
+    &str,
+    String,
+    &String,
+    Box<str>,
+    Arc<str>,
+    std::borrow::Cow<'_, str>
+);
+key_from_integer!(
+    u8, u16, u32, u64, u128, usize, i8, i16, i32, i64, i128, isize
+);
 
 /// What lives at a gate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -123,7 +135,10 @@ impl Tag {
 
     /// The tag in the slot of a key that somebody else has named.
     fn of_key(key: &str) -> Self {
-        let tagged = key.split_once('{').and_then(|(_, rest)| rest.split_once('}')).map(|(tag, _)| tag);
+        let tagged = key
+            .split_once('{')
+            .and_then(|(_, rest)| rest.split_once('}'))
+            .map(|(tag, _)| tag);
         let hashed = tagged.filter(|tag| !tag.is_empty()).unwrap_or(key);
         Self((usize::from(crc16(hashed.as_bytes())) % SLOTS) as u16)
     }
@@ -157,17 +172,22 @@ fn base36(mut number: u32) -> String {
     }
 }
 
-/// CRC-16/XMODEM, by which a cluster assigns keys to slots (Redis cluster specification, appendix A).
+/// CRC-16/XMODEM, by which a cluster assigns keys to slots (Redis cluster specification, appendix
+/// A).
 fn crc16(bytes: &[u8]) -> u16 {
     bytes.iter().fold(0, |crc: u16, &byte| {
         (0..8).fold(crc ^ u16::from(byte) << 8, |crc, _| {
-            if crc & 0x8000 == 0 { crc << 1 } else { crc << 1 ^ 0x1021 }
+            if crc & 0x8000 == 0 {
+                crc << 1
+            } else {
+                crc << 1 ^ 0x1021
+            }
         })
     })
 }
 
-/// Escapes what is not a plain character, and shortens what is longer than `max`. Injective up to collisions of 160 bits of SHA-256:
-/// `~` only ever stands in front of a digest.
+/// Escapes what is not a plain character, and shortens what is longer than `max`. Injective up to
+/// collisions of 160 bits of SHA-256: `~` only ever stands in front of a digest.
 fn encode(part: &str, max: usize) -> String {
     let mut text = String::with_capacity(part.len());
     for byte in part.bytes() {
@@ -208,7 +228,10 @@ impl Prefix {
         if (1..=64).contains(&prefix.len()) && prefix.bytes().all(plain) {
             Ok(Self(prefix.into()))
         } else {
-            Err(ConfigError::new("prefix", "it takes 1 to 64 ASCII letters, digits, '-', '_', '.' and ':'"))
+            Err(ConfigError::new(
+                "prefix",
+                "it takes 1 to 64 ASCII letters, digits, '-', '_', '.' and ':'",
+            ))
         }
     }
 
@@ -252,7 +275,16 @@ impl Resource {
         }
         let tag = Tag::of_name(&path);
         let start = format!("{}:{{{}}}:{}", prefix.0, tag.text(), kind.letter());
-        Self::place(prefix, kind, tag, &format!("{start}:{path}"), &start, &path, None, Arc::clone(name))
+        Self::place(
+            prefix,
+            kind,
+            tag,
+            &format!("{start}:{path}"),
+            &start,
+            &path,
+            None,
+            Arc::clone(name),
+        )
     }
 
     /// The place of a mutex under a key that others know too.
@@ -260,10 +292,22 @@ impl Resource {
         let tag = Tag::of_key(key);
         let start = format!("{}:{{{}}}:x", prefix.0, tag.text());
         let released = Some(format!("{key}:released").into_boxed_str());
-        Self::place(prefix, Kind::Mutex, tag, key, &start, &encode(key, MAX_PART), released, key.into())
+        Self::place(
+            prefix,
+            Kind::Mutex,
+            tag,
+            key,
+            &start,
+            &encode(key, MAX_PART),
+            released,
+            key.into(),
+        )
     }
 
-    #[expect(clippy::too_many_arguments, reason = "the two kinds of place are spelled out above, side by side")]
+    #[expect(
+        clippy::too_many_arguments,
+        reason = "the two kinds of place are spelled out above, side by side"
+    )]
     fn place(
         prefix: &Prefix,
         kind: Kind,
@@ -330,7 +374,12 @@ mod tests {
     }
 
     fn keys(resource: &Resource) -> [&str; 4] {
-        [resource.main(), resource.queue(), resource.records(), &resource.roster]
+        [
+            resource.main(),
+            resource.queue(),
+            resource.records(),
+            &resource.roster,
+        ]
     }
 
     /// Strings full of what the key syntax uses.
@@ -338,8 +387,18 @@ mod tests {
         prop_oneof![
             proptest::collection::vec(
                 prop_oneof![
-                    Just(':'), Just('{'), Just('}'), Just('%'), Just('~'), Just('\0'), Just('\r'), Just('\n'), Just(' '),
-                    Just('a'), Just('é'), any::<char>()
+                    Just(':'),
+                    Just('{'),
+                    Just('}'),
+                    Just('%'),
+                    Just('~'),
+                    Just('\0'),
+                    Just('\r'),
+                    Just('\n'),
+                    Just(' '),
+                    Just('a'),
+                    Just('é'),
+                    any::<char>()
                 ],
                 0..12
             )
@@ -405,9 +464,13 @@ mod tests {
     fn names_spread_evenly_over_the_nodes_of_a_cluster() {
         let mut nodes = [0_u32; 3];
         for number in 0..3000 {
-            nodes[usize::from(named(Kind::Mutex, &format!("job-{number}"), None).tag.0) * 3 / SLOTS] += 1;
+            nodes[usize::from(named(Kind::Mutex, &format!("job-{number}"), None).tag.0) * 3
+                / SLOTS] += 1;
         }
-        assert!(nodes.iter().all(|count| (800..=1200).contains(count)), "{nodes:?}");
+        assert!(
+            nodes.iter().all(|count| (800..=1200).contains(count)),
+            "{nodes:?}"
+        );
     }
 
     #[test]
@@ -415,13 +478,20 @@ mod tests {
         let long = "x".repeat(1 << 20);
         assert!(named(Kind::Mutex, "a", Some(&long)).main().len() < 256);
         let other = format!("{}y", &long[1..]);
-        assert_ne!(named(Kind::Mutex, "a", Some(&long)), named(Kind::Mutex, "a", Some(&other)));
+        assert_ne!(
+            named(Kind::Mutex, "a", Some(&long)),
+            named(Kind::Mutex, "a", Some(&other))
+        );
     }
 
     #[test]
     fn a_prefix_that_could_choose_a_slot_is_refused() {
         for prefix in ["", "a{b", "a}", "a b", "é", &"x".repeat(65)] {
-            assert_eq!(Prefix::new(prefix).map_err(|error| error.field()), Err("prefix"), "{prefix:?}");
+            assert_eq!(
+                Prefix::new(prefix).map_err(|error| error.field()),
+                Err("prefix"),
+                "{prefix:?}"
+            );
         }
     }
 }

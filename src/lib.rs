@@ -1,10 +1,12 @@
-//! The gate in your Tower: mutexes and counting semaphores that a fleet of processes shares through Redis or Valkey, waiting by push
-//! instead of polling, as Tower layers and as primitives under them.
+//! The gate in your Tower: mutexes and counting semaphores that a fleet of processes shares through
+//! Redis or Valkey, waiting by push instead of polling, as Tower layers and as primitives under
+//! them.
 //!
 //! # Guarantees
 //!
-//! With one server: mutual exclusion while it keeps its data and its clock does not jump. A failover with asynchronous replication
-//! can grant twice. Where correctness depends on it, check the [fencing token](FencingToken) at the resource.
+//! With one server: mutual exclusion while it keeps its data and its clock does not jump. A
+//! failover with asynchronous replication can grant twice. Where correctness depends on it, check
+//! the [fencing token](FencingToken) at the resource.
 //!
 //! # Features
 //!
@@ -29,7 +31,9 @@ pub use deadpool_redis;
 pub use redis;
 
 pub use self::backend::ShutdownReport;
-pub use self::error::{BackendError, BackendErrorKind, ConfigError, LockError, Refusal, RefusalKind};
+pub use self::error::{
+    BackendError, BackendErrorKind, ConfigError, LockError, Refusal, RefusalKind,
+};
 pub use self::key::Key;
 pub use self::layer::{ConcurrencyLimitLayer, Held, MutexLayer};
 pub use self::lease::{LeaseMode, LeaseView, Lost, LostReason, Release, Releasing};

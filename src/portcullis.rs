@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use tokio::sync::oneshot;
 
-use crate::backend::{Backend, ShutdownReport};
 use crate::backend::server::{Origin, ServerBackend, Settings};
+use crate::backend::{Backend, ShutdownReport};
 use crate::error::ConfigError;
 use crate::key::Prefix;
 use crate::mutex::Mutex;
@@ -15,8 +15,9 @@ use crate::semaphore::Semaphore;
 
 /// A process' handle on the gates that it shares with others.
 ///
-/// Cheap to clone; one per process and server is enough, since each has connections and a background thread of its own. When the
-/// last clone and the last guard are dropped, the thread delivers what is still to be released, and ends.
+/// Cheap to clone; one per process and server is enough, since each has connections and a
+/// background thread of its own. When the last clone and the last guard are dropped, the thread
+/// delivers what is still to be released, and ends.
 ///
 /// # Examples
 ///
@@ -41,17 +42,19 @@ impl Portcullis {
         Builder::default()
     }
 
-    /// The lock named `name`. Any name will do; it is one lock for all processes with the same prefix.
+    /// The lock named `name`. Any name will do; it is one lock for all processes with the same
+    /// prefix.
     #[must_use]
     pub fn mutex(&self, name: &str) -> Mutex {
         Mutex::named(Arc::clone(&self.backend), self.prefix.clone(), name)
     }
 
-    /// The lock at a key taken verbatim, to share it with clients that use `SET key token NX PX` and compare the token before they
-    /// delete.
+    /// The lock at a key taken verbatim, to share it with clients that use `SET key token NX PX`
+    /// and compare the token before they delete.
     ///
-    /// While such a client holds, it is asked for every 100 to 250 ms, since its release tells nobody; clients that publish to
-    /// `<key>:released` are heard, and told. A key without TTL is respected and never removed.
+    /// While such a client holds, it is asked for every 100 to 250 ms, since its release tells
+    /// nobody; clients that publish to `<key>:released` are heard, and told. A key without TTL is
+    /// respected and never removed.
     #[must_use]
     pub fn mutex_at(&self, key: &str) -> Mutex {
         Mutex::exact(Arc::clone(&self.backend), self.prefix.clone(), key)
@@ -66,11 +69,12 @@ impl Portcullis {
         Semaphore::named(Arc::clone(&self.backend), self.prefix.clone(), name, limit)
     }
 
-    /// Ends this handle's use of its gates: new calls and waiters are refused at once, guards live on until they are dropped or
-    /// `deadline` has passed, then all are released and their holders told that they lost.
+    /// Ends this handle's use of its gates: new calls and waiters are refused at once, guards live
+    /// on until they are dropped or `deadline` has passed, then all are released and their holders
+    /// told that they lost.
     ///
-    /// Call it when the server that used the gates has ended, before the process does: what was dropped in the last moment is
-    /// delivered. Calling it again is harmless.
+    /// Call it when the server that used the gates has ended, before the process does: what was
+    /// dropped in the last moment is delivered. Calling it again is harmless.
     ///
     /// # Cancel safety
     ///
@@ -84,7 +88,10 @@ impl Portcullis {
 
 impl fmt::Debug for Portcullis {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Portcullis").field("prefix", &self.prefix).field("backend", &self.backend).finish()
+        f.debug_struct("Portcullis")
+            .field("prefix", &self.prefix)
+            .field("backend", &self.backend)
+            .finish()
     }
 }
 
@@ -121,9 +128,11 @@ impl Builder {
         self
     }
 
-    /// Takes the connections for commands from a pool of the user's. They are detached from it and kept, so they leave room in it.
+    /// Takes the connections for commands from a pool of the user's. They are detached from it and
+    /// kept, so they leave room in it.
     ///
-    /// A pool can't receive pushes: name the server to [`subscriber`](Self::subscriber) too, else waiters ask again by a timer.
+    /// A pool can't receive pushes: name the server to [`subscriber`](Self::subscriber) too, else
+    /// waiters ask again by a timer.
     pub fn pool(mut self, pool: deadpool_redis::Pool) -> Self {
         self.origin = Some(Origin::Pool(pool));
         self
@@ -147,7 +156,8 @@ impl Builder {
         self
     }
 
-    /// Sets how long to wait for the server's answer to one request before its outcome counts as unknown.
+    /// Sets how long to wait for the server's answer to one request before its outcome counts as
+    /// unknown.
     pub fn command_timeout(mut self, timeout: Duration) -> Self {
         self.settings.command_timeout = timeout;
         self
@@ -159,7 +169,8 @@ impl Builder {
         self
     }
 
-    /// Makes the handle and starts its background thread. Connects when it is first used, so the server need not be there yet.
+    /// Makes the handle and starts its background thread. Connects when it is first used, so the
+    /// server need not be there yet.
     ///
     /// # Errors
     ///

@@ -1,15 +1,18 @@
-//! Which clock is used where: this process' own for its deadlines, the server's for everything shared.
+//! Which clock is used where: this process' own for its deadlines, the server's for everything
+//! shared.
 
 use std::time::Duration;
 
 use crate::error::ConfigError;
 
-/// What a pushed grant is worth until its process has spoken, and what a heartbeat is worth; the scripts' `CLAIM_MS`.
+/// What a pushed grant is worth until its process has spoken, and what a heartbeat is worth; the
+/// scripts' `CLAIM_MS`.
 pub(crate) const CLAIM: Duration = Duration::from_secs(3);
 
 /// A reading of a clock that never steps and counts the time that the machine sleeps.
 ///
-/// `std::time::Instant` and tokio's timers stand still while a machine is suspended; a lease does not.
+/// `std::time::Instant` and tokio's timers stand still while a machine is suspended; a lease does
+/// not.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Instant(u64);
 
@@ -35,7 +38,10 @@ impl Instant {
     }
 
     pub(crate) fn after(self, duration: Duration) -> Self {
-        Self(self.0.saturating_add(u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)))
+        Self(
+            self.0
+                .saturating_add(u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)),
+        )
     }
 
     /// The time from `earlier` to this reading, zero if it is not earlier.
@@ -44,8 +50,9 @@ impl Instant {
     }
 }
 
-/// The moment until which a lease may be believed in: counted from the sending of the request that the server answered
-/// with `left`, less what two clocks may drift apart meanwhile (1 % and 2 ms, as in the Redlock algorithm).
+/// The moment until which a lease may be believed in: counted from the sending of the request that
+/// the server answered with `left`, less what two clocks may drift apart meanwhile (1 % and 2 ms,
+/// as in the Redlock algorithm).
 pub(crate) fn validity(sent: Instant, left: Duration) -> Instant {
     let drift = left / 100 + Duration::from_millis(2);
     sent.after(left.saturating_sub(drift))
@@ -62,9 +69,15 @@ impl Ttl {
 
     pub(crate) fn new(ttl: Duration) -> Result<Self, ConfigError> {
         if (Self::MIN..=Self::MAX).contains(&ttl) {
-            Ok(Self(Duration::from_millis(u64::try_from(ttl.as_millis()).unwrap_or(u64::MAX))))
+            Ok(Self(Duration::from_millis(
+                u64::try_from(ttl.as_millis()).unwrap_or(u64::MAX),
+            )))
         } else {
-            Err(ConfigError::out_of_range("ttl", format!("{ttl:?}"), "50 ms to 24 h"))
+            Err(ConfigError::out_of_range(
+                "ttl",
+                format!("{ttl:?}"),
+                "50 ms to 24 h",
+            ))
         }
     }
 

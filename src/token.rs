@@ -1,4 +1,5 @@
-//! Who holds: the instance of this process, the token of one acquisition, the fencing token of one grant.
+//! Who holds: the instance of this process, the token of one acquisition, the fencing token of one
+//! grant.
 
 use std::fmt;
 
@@ -6,8 +7,8 @@ use crate::error::ConfigError;
 
 const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
 
-/// One handle's identity: 72 random bits, the first 12 characters of each of its tokens and the end of
-/// its inbox' name. Whoever knows it can address the inbox, so it is never printed.
+/// One handle's identity: 72 random bits, the first 12 characters of each of its tokens and the end
+/// of its inbox' name. Whoever knows it can address the inbox, so it is never printed.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Instance([u8; Self::LENGTH]);
 
@@ -77,7 +78,8 @@ impl Token {
         Some(Self(value))
     }
 
-    /// A number below 256 that differs from token to token and from one `turn` to the next, to spread what would come at once.
+    /// A number below 256 that differs from token to token and from one `turn` to the next, to
+    /// spread what would come at once.
     pub(crate) const fn jitter(self, turn: u32) -> u32 {
         (self.0 >> (turn % 15 * 8)) as u32 & 0xFF
     }
@@ -98,15 +100,18 @@ impl fmt::Debug for Token {
 fn encode<const N: usize>(bytes: &[u8]) -> [u8; N] {
     std::array::from_fn(|index| {
         let bit = index * 6;
-        let pair = u16::from(bytes[bit / 8]) << 8 | u16::from(*bytes.get(bit / 8 + 1).unwrap_or(&0));
+        let pair =
+            u16::from(bytes[bit / 8]) << 8 | u16::from(*bytes.get(bit / 8 + 1).unwrap_or(&0));
         ALPHABET[usize::from(pair >> (10 - bit % 8) & 0b11_1111)]
     })
 }
 
-/// A number that rises with every grant of one key: the protected resource refuses a smaller one than it has seen.
+/// A number that rises with every grant of one key: the protected resource refuses a smaller one
+/// than it has seen.
 ///
-/// It is at least the server's clock in microseconds, so it also rises across a loss of the server's data, unless
-/// the server's clock steps back further than the outage lasted. It fits in 53 bits.
+/// It is at least the server's clock in microseconds, so it also rises across a loss of the
+/// server's data, unless the server's clock steps back further than the outage lasted. It fits in
+/// 53 bits.
 ///
 /// Source: M. Kleppmann, *How to do distributed locking* (2016).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]

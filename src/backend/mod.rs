@@ -1,11 +1,12 @@
 //! What a primitive asks of the place where state lives.
 //!
-//! A backend is handed requests and gives leases; how it waits, renews and cleans up is its own affair. None of these calls
-//! blocks or needs a runtime. What it promises:
+//! A backend is handed requests and gives leases; how it waits, renews and cleans up is its own
+//! affair. None of these calls blocks or needs a runtime. What it promises:
 //!
-//! 1. An acquire ends in a lease, a refusal or a failure. Whatever it left on the way is cleaned up, also when its future is
-//!    dropped at any point.
-//! 2. A lease's deadline in [`LeaseState`] never lies beyond the moment from which another could hold.
+//! 1. An acquire ends in a lease, a refusal or a failure. Whatever it left on the way is cleaned
+//!    up, also when its future is dropped at any point.
+//! 2. A lease's deadline in [`LeaseState`] never lies beyond the moment from which another could
+//!    hold.
 //! 3. A lease that was ended is given back, however often it takes.
 
 pub(crate) mod server;
@@ -36,7 +37,8 @@ pub(crate) trait Backend: fmt::Debug + Send + Sync {
     /// Gives a lease back; `answer` is told how that went.
     fn release(&self, lease: &Arc<LeaseState>, answer: Option<oneshot::Sender<ReleaseAnswer>>);
 
-    /// Refuses all that is asked from here on, waits for the leases to end until the deadline, then ends them.
+    /// Refuses all that is asked from here on, waits for the leases to end until the deadline, then
+    /// ends them.
     fn shutdown(&self, deadline: Duration, answer: oneshot::Sender<ShutdownReport>);
 }
 
@@ -81,8 +83,15 @@ pub(crate) struct Acquire {
 }
 
 impl Acquire {
-    pub(crate) fn new(answer: oneshot::Receiver<Result<Lease, LockError>>, backend: Arc<dyn Backend>, token: Token) -> Self {
-        Self { answer, cancel: Some((backend, token)) }
+    pub(crate) fn new(
+        answer: oneshot::Receiver<Result<Lease, LockError>>,
+        backend: Arc<dyn Backend>,
+        token: Token,
+    ) -> Self {
+        Self {
+            answer,
+            cancel: Some((backend, token)),
+        }
     }
 
     /// An acquire that was answered before it began.
@@ -90,7 +99,10 @@ impl Acquire {
         let (sender, receiver) = oneshot::channel();
         // The receiver is at hand, so this can't fail.
         let _ = sender.send(answer);
-        Self { answer: receiver, cancel: None }
+        Self {
+            answer: receiver,
+            cancel: None,
+        }
     }
 }
 
@@ -106,7 +118,8 @@ impl Future for Acquire {
 
 impl Drop for Acquire {
     fn drop(&mut self) {
-        // A lease that was granted meanwhile sits in the channel and releases itself when that is dropped.
+        // A lease that was granted meanwhile sits in the channel and releases itself when that is
+        // dropped.
         if let Some((backend, token)) = self.cancel.take() {
             backend.cancel(token);
         }
@@ -115,6 +128,8 @@ impl Drop for Acquire {
 
 impl fmt::Debug for Acquire {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Acquire").field("answered", &self.cancel.is_none()).finish_non_exhaustive()
+        f.debug_struct("Acquire")
+            .field("answered", &self.cancel.is_none())
+            .finish_non_exhaustive()
     }
 }

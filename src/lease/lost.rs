@@ -48,7 +48,10 @@ pub struct Lost {
 
 impl Lost {
     pub(super) fn new(state: Arc<LeaseState>, watch: CancellationToken) -> Self {
-        Self { state, watch: watch.cancelled_owned() }
+        Self {
+            state,
+            watch: watch.cancelled_owned(),
+        }
     }
 }
 

@@ -23,7 +23,8 @@ pub(crate) use self::state::LeaseState;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub enum LeaseMode {
-    /// Renewed every third of its TTL until the guard is dropped. If the process dies, the TTL ends it.
+    /// Renewed every third of its TTL until the guard is dropped. If the process dies, the TTL ends
+    /// it.
     #[default]
     Renewed,
     /// Renewed likewise, but lost this long after it was granted, however alive its guard is.
@@ -35,9 +36,11 @@ pub enum LeaseMode {
 impl LeaseMode {
     pub(crate) fn checked(self) -> Result<Self, ConfigError> {
         match self {
-            Self::MaxHold(limit) if limit.is_zero() => {
-                Err(ConfigError::out_of_range("max_hold", "0 s", "more than 0 s"))
-            }
+            Self::MaxHold(limit) if limit.is_zero() => Err(ConfigError::out_of_range(
+                "max_hold",
+                "0 s",
+                "more than 0 s",
+            )),
             Self::Renewed | Self::MaxHold(_) | Self::Fixed => Ok(self),
         }
     }
@@ -86,8 +89,9 @@ impl fmt::Debug for Lease {
 }
 
 impl Drop for Lease {
-    /// Queues the release with the background thread: without blocking, spawning or a runtime, also while panicking. If the server
-    /// is away it is repeated until the lease would have ended anyway.
+    /// Queues the release with the background thread: without blocking, spawning or a runtime, also
+    /// while panicking. If the server is away it is repeated until the lease would have ended
+    /// anyway.
     fn drop(&mut self) {
         if self.state.finish() {
             self.backend.release(&self.state, None);
@@ -106,12 +110,13 @@ pub enum Release {
 
 /// The answer to a release that is on its way already.
 ///
-/// Returned by `release()` of a guard. Dropping it changes nothing: the release goes on in the background.
+/// Returned by `release()` of a guard. Dropping it changes nothing: the release goes on in the
+/// background.
 ///
 /// # Errors
 ///
-/// Resolves to a [`BackendError`] if the server has not answered in time. The release is repeated in the background until it
-/// is answered or the lease has ended by itself.
+/// Resolves to a [`BackendError`] if the server has not answered in time. The release is repeated
+/// in the background until it is answered or the lease has ended by itself.
 #[derive(Debug)]
 #[must_use = "the release is on its way; await this to learn whether the lease was still held"]
 pub struct Releasing {
@@ -129,7 +134,8 @@ impl Future for Releasing {
 
 /// Gives a guard type its view of its lease and its ways to end it.
 ///
-/// A macro, because each primitive's guard is a type of its own and all share these methods to the letter.
+/// A macro, because each primitive's guard is a type of its own and all share these methods to the
+/// letter.
 macro_rules! guard_methods {
     () => {
         /// A number that rises with every grant of this key, for the protected resource to compare.
@@ -138,13 +144,15 @@ macro_rules! guard_methods {
             self.lease.state().fencing_token()
         }
 
-        /// Whether the lease still holds, by this process' own clock: false from its deadline on, whatever messages or timers are late.
+        /// Whether the lease still holds, by this process' own clock: false from its deadline on,
+        /// whatever messages or timers are late.
         #[must_use]
         pub fn is_held(&self) -> bool {
             self.lease.state().is_held()
         }
 
-        /// The time for which the lease surely holds; renewals set it back to nearly the TTL. Zero when it is lost.
+        /// The time for which the lease surely holds; renewals set it back to nearly the TTL. Zero
+        /// when it is lost.
         #[must_use]
         pub fn remaining(&self) -> std::time::Duration {
             self.lease.state().remaining()
@@ -168,7 +176,10 @@ macro_rules! guard_methods {
         /// # Cancel safety
         ///
         /// Dropping it drops `work`. The guard goes on holding.
-        pub async fn while_held<T>(&self, work: impl Future<Output = T>) -> Result<T, crate::LostReason> {
+        pub async fn while_held<T>(
+            &self,
+            work: impl Future<Output = T>,
+        ) -> Result<T, crate::LostReason> {
             crate::lease::while_held(self.lease.state(), work).await
         }
 
@@ -185,7 +196,10 @@ macro_rules! guard_methods {
 pub(crate) use guard_methods;
 
 /// The one way to race work against the loss of a lease.
-pub(crate) async fn while_held<T>(state: &Arc<LeaseState>, work: impl Future<Output = T>) -> Result<T, LostReason> {
+pub(crate) async fn while_held<T>(
+    state: &Arc<LeaseState>,
+    work: impl Future<Output = T>,
+) -> Result<T, LostReason> {
     tokio::select! {
         biased;
         reason = state.lost() => Err(reason),
@@ -201,7 +215,9 @@ pub struct LeaseView {
 
 impl LeaseView {
     pub(crate) fn new(state: &Arc<LeaseState>) -> Self {
-        Self { state: Arc::clone(state) }
+        Self {
+            state: Arc::clone(state),
+        }
     }
 
     /// A number that rises with every grant of this key, for the protected resource to compare.

@@ -2,7 +2,8 @@
 //!
 //! # Invariants
 //!
-//! 1. The status leaves `HELD` once, and never comes back: a lost or finished lease can't be revived by a late answer.
+//! 1. The status leaves `HELD` once, and never comes back: a lost or finished lease can't be
+//!    revived by a late answer.
 //! 2. The deadline only grows.
 //! 3. Past the deadline the lease is not held, whatever the status still says.
 
@@ -57,7 +58,8 @@ impl LeaseState {
 
     /// Sets the deadline further off; an earlier one is ignored (invariant 2).
     pub(crate) fn prolong(&self, deadline: Instant) {
-        self.deadline.fetch_max(deadline.as_nanos(), Ordering::AcqRel);
+        self.deadline
+            .fetch_max(deadline.as_nanos(), Ordering::AcqRel);
     }
 
     pub(crate) fn is_held(&self) -> bool {
@@ -91,7 +93,9 @@ impl LeaseState {
     }
 
     fn leave(&self, status: u8) -> bool {
-        self.status.compare_exchange(HELD, status, Ordering::AcqRel, Ordering::Acquire).is_ok()
+        self.status
+            .compare_exchange(HELD, status, Ordering::AcqRel, Ordering::Acquire)
+            .is_ok()
     }
 
     pub(super) fn lost_reason(&self) -> Option<LostReason> {
@@ -129,7 +133,11 @@ mod tests {
     use super::*;
 
     fn lease(left: Duration) -> Arc<LeaseState> {
-        LeaseState::new(Token::of(1), FencingToken::new(1), Instant::now().after(left))
+        LeaseState::new(
+            Token::of(1),
+            FencingToken::new(1),
+            Instant::now().after(left),
+        )
     }
 
     #[test]
@@ -174,6 +182,9 @@ mod tests {
         let watcher = tokio::spawn(lease.lost());
         tokio::task::yield_now().await;
         lease.lose(LostReason::ShutDown);
-        assert_eq!(watcher.await.expect("the watcher does not panic"), LostReason::ShutDown);
+        assert_eq!(
+            watcher.await.expect("the watcher does not panic"),
+            LostReason::ShutDown
+        );
     }
 }

@@ -13,16 +13,17 @@ use crate::lease::{Lease, LeaseMode, guard_methods};
 
 /// A lock that a fleet of processes shares: one holder at a time.
 ///
-/// Use it where two runs at once would do harm: a withdrawal, a scheduled job, the last item in stock. It is a named template;
-/// [`keyed`](Self::keyed) makes the lock of one account, tenant or route from it. Cheap to clone. Made by
-/// [`Portcullis::mutex`](crate::Portcullis::mutex).
+/// Use it where two runs at once would do harm: a withdrawal, a scheduled job, the last item in
+/// stock. It is a named template; [`keyed`](Self::keyed) makes the lock of one account, tenant or
+/// route from it. Cheap to clone. Made by [`Portcullis::mutex`](crate::Portcullis::mutex).
 ///
-/// While the server keeps its data and its clock does not jump, no two guards are held at once. Waiters are served in the order in
-/// which the server saw them, and a release hands the lock to the next one directly.
+/// While the server keeps its data and its clock does not jump, no two guards are held at once.
+/// Waiters are served in the order in which the server saw them, and a release hands the lock to
+/// the next one directly.
 ///
-/// What it can't promise: a server that fails over to a replica may grant twice, and a process that was paused may wake up after its
-/// lease. Where correctness depends on it, send the [fencing token](crate::FencingToken) along with each write and let the
-/// resource refuse smaller ones.
+/// What it can't promise: a server that fails over to a replica may grant twice, and a process that
+/// was paused may wake up after its lease. Where correctness depends on it, send the [fencing
+/// token](crate::FencingToken) along with each write and let the resource refuse smaller ones.
 ///
 /// # Examples
 ///
@@ -46,49 +47,64 @@ pub struct Mutex {
 
 impl Mutex {
     pub(crate) fn named(backend: Arc<dyn Backend>, prefix: Prefix, name: &str) -> Self {
-        Self { gate: Gate::named(backend, prefix, Kind::Mutex, name, 1) }
+        Self {
+            gate: Gate::named(backend, prefix, Kind::Mutex, name, 1),
+        }
     }
 
     pub(crate) fn exact(backend: Arc<dyn Backend>, prefix: Prefix, key: &str) -> Self {
-        Self { gate: Gate::exact(backend, prefix, key) }
+        Self {
+            gate: Gate::exact(backend, prefix, key),
+        }
     }
 
-    /// The lock of this name for one account, tenant, route: independent of its siblings. Replaces an earlier key; of a
-    /// [`mutex_at`](crate::Portcullis::mutex_at) it is the lock at `<key>:<this key>`.
+    /// The lock of this name for one account, tenant, route: independent of its siblings. Replaces
+    /// an earlier key; of a [`mutex_at`](crate::Portcullis::mutex_at) it is the lock at
+    /// `<key>:<this key>`.
     #[must_use]
     pub fn keyed(&self, key: impl Into<Key>) -> Self {
-        Self { gate: self.gate.keyed(&key.into()) }
+        Self {
+            gate: self.gate.keyed(&key.into()),
+        }
     }
 
-    /// Waits until the lock is free and takes it. Renewed until the guard is dropped, unless [`lease`](Self::lease) says
-    /// otherwise.
+    /// Waits until the lock is free and takes it. Renewed until the guard is dropped, unless
+    /// [`lease`](Self::lease) says otherwise.
     ///
     /// Served first come, first served over all processes, for up to [`max_wait`](Self::max_wait).
     ///
     /// # Errors
     ///
-    /// [`LockError::Refused`] if the wait ran out, the queue is full or the handle is shutting down;
-    /// [`LockError::Backend`] if the server failed or could not be asked.
+    /// [`LockError::Refused`] if the wait ran out, the queue is full or the handle is shutting
+    /// down; [`LockError::Backend`] if the server failed or could not be asked.
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future gives up the place in the queue. If the lock was granted in the same moment it is released in the
-    /// background; should that fail to reach the server, its claim ends after 3 s or the TTL, whichever is less.
+    /// Dropping the future gives up the place in the queue. If the lock was granted in the same
+    /// moment it is released in the background; should that fail to reach the server, its claim
+    /// ends after 3 s or the TTL, whichever is less.
     pub async fn lock(&self) -> Result<MutexGuard, LockError> {
-        self.gate.acquire(1, None).await.map(|lease| MutexGuard { lease })
+        self.gate
+            .acquire(1, None)
+            .await
+            .map(|lease| MutexGuard { lease })
     }
 
     /// Takes the lock if it is free now.
     ///
     /// # Errors
     ///
-    /// [`LockError::Refused`] with [`Busy`](crate::RefusalKind::Busy) if it is not; else as [`lock`](Self::lock).
+    /// [`LockError::Refused`] with [`Busy`](crate::RefusalKind::Busy) if it is not; else as
+    /// [`lock`](Self::lock).
     ///
     /// # Cancel safety
     ///
     /// As [`lock`](Self::lock).
     pub async fn try_lock(&self) -> Result<MutexGuard, LockError> {
-        self.gate.acquire(1, Some(Wait::No)).await.map(|lease| MutexGuard { lease })
+        self.gate
+            .acquire(1, Some(Wait::No))
+            .await
+            .map(|lease| MutexGuard { lease })
     }
 
     crate::gate::gate_settings!();
@@ -104,9 +120,9 @@ impl fmt::Debug for Mutex {
 ///
 /// # Drop
 ///
-/// Gives the lock back: it queues the release for the background thread, without blocking and without a runtime. If the
-/// process ends before that was sent, the lock is free when its TTL is over: see
-/// [`Portcullis::shutdown`](crate::Portcullis::shutdown).
+/// Gives the lock back: it queues the release for the background thread, without blocking and
+/// without a runtime. If the process ends before that was sent, the lock is free when its TTL is
+/// over: see [`Portcullis::shutdown`](crate::Portcullis::shutdown).
 #[derive(Debug)]
 #[must_use = "a guard that is not bound is dropped at once, and the lock with it"]
 pub struct MutexGuard {

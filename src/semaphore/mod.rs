@@ -13,15 +13,16 @@ use crate::lease::{Lease, LeaseMode, guard_methods};
 
 /// Permits that a fleet of processes shares: at most so many are held at once.
 ///
-/// They are kept on the server by the end of each one's lease, so that those of a dead process come back by themselves. Requests are
-/// served strictly in order: a large one at the head is not starved by small ones behind it. Cheap to clone. Made by
+/// They are kept on the server by the end of each one's lease, so that those of a dead process come
+/// back by themselves. Requests are served strictly in order: a large one at the head is not
+/// starved by small ones behind it. Cheap to clone. Made by
 /// [`Portcullis::semaphore`](crate::Portcullis::semaphore).
 ///
-/// Each request is judged by its own limit against what all hold. When a deploy changes the limit, processes of both kinds may run
-/// at once, and neither grants above its own.
+/// Each request is judged by its own limit against what all hold. When a deploy changes the limit,
+/// processes of both kinds may run at once, and neither grants above its own.
 ///
-/// While the server keeps its data and its clock does not jump, no more permits are held than the limit. What it can't promise
-/// is what a [`Mutex`](crate::Mutex) can't.
+/// While the server keeps its data and its clock does not jump, no more permits are held than the
+/// limit. What it can't promise is what a [`Mutex`](crate::Mutex) can't.
 ///
 /// # Examples
 ///
@@ -43,32 +44,44 @@ pub struct Semaphore {
 }
 
 impl Semaphore {
-    pub(crate) fn named(backend: Arc<dyn Backend>, prefix: Prefix, name: &str, limit: u32) -> Result<Self, ConfigError> {
+    pub(crate) fn named(
+        backend: Arc<dyn Backend>,
+        prefix: Prefix,
+        name: &str,
+        limit: u32,
+    ) -> Result<Self, ConfigError> {
         if limit == 0 {
             return Err(ConfigError::out_of_range("limit", limit, "1 to 4294967295"));
         }
-        Ok(Self { gate: Gate::named(backend, prefix, Kind::Semaphore, name, limit) })
+        Ok(Self {
+            gate: Gate::named(backend, prefix, Kind::Semaphore, name, limit),
+        })
     }
 
-    /// The semaphore of this name for one tenant, route, user: independent of its siblings. Replaces an earlier key.
+    /// The semaphore of this name for one tenant, route, user: independent of its siblings.
+    /// Replaces an earlier key.
     #[must_use]
     pub fn keyed(&self, key: impl Into<Key>) -> Self {
-        Self { gate: self.gate.keyed(&key.into()) }
+        Self {
+            gate: self.gate.keyed(&key.into()),
+        }
     }
 
-    /// Waits for one permit and takes it. Renewed until the permit is dropped, unless [`lease`](Self::lease) says otherwise.
+    /// Waits for one permit and takes it. Renewed until the permit is dropped, unless
+    /// [`lease`](Self::lease) says otherwise.
     ///
     /// Served first come, first served over all processes, for up to [`max_wait`](Self::max_wait).
     ///
     /// # Errors
     ///
-    /// [`LockError::Refused`] if the wait ran out, the queue is full or the handle is shutting down;
-    /// [`LockError::Backend`] if the server failed or could not be asked.
+    /// [`LockError::Refused`] if the wait ran out, the queue is full or the handle is shutting
+    /// down; [`LockError::Backend`] if the server failed or could not be asked.
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future gives up the place in the queue. If the permit was granted in the same moment it is released in the
-    /// background; should that fail to reach the server, its claim ends after 3 s or the TTL, whichever is less.
+    /// Dropping the future gives up the place in the queue. If the permit was granted in the same
+    /// moment it is released in the background; should that fail to reach the server, its claim
+    /// ends after 3 s or the TTL, whichever is less.
     pub async fn acquire(&self) -> Result<SemaphorePermit, LockError> {
         self.acquire_many(1).await
     }
@@ -79,27 +92,34 @@ impl Semaphore {
     ///
     /// # Errors
     ///
-    /// [`LockError::Refused`] with [`NeverFits`](crate::RefusalKind::NeverFits), at once, for 0 permits or for more than the limit; else
-    /// as [`acquire`](Self::acquire).
+    /// [`LockError::Refused`] with [`NeverFits`](crate::RefusalKind::NeverFits), at once, for 0
+    /// permits or for more than the limit; else as [`acquire`](Self::acquire).
     ///
     /// # Cancel safety
     ///
     /// As [`acquire`](Self::acquire).
     pub async fn acquire_many(&self, permits: u32) -> Result<SemaphorePermit, LockError> {
-        self.gate.acquire(permits, None).await.map(|lease| SemaphorePermit { lease })
+        self.gate
+            .acquire(permits, None)
+            .await
+            .map(|lease| SemaphorePermit { lease })
     }
 
     /// Takes a permit if one is free now and nobody waits for it.
     ///
     /// # Errors
     ///
-    /// [`LockError::Refused`] with [`Busy`](crate::RefusalKind::Busy) if not; else as [`acquire`](Self::acquire).
+    /// [`LockError::Refused`] with [`Busy`](crate::RefusalKind::Busy) if not; else as
+    /// [`acquire`](Self::acquire).
     ///
     /// # Cancel safety
     ///
     /// As [`acquire`](Self::acquire).
     pub async fn try_acquire(&self) -> Result<SemaphorePermit, LockError> {
-        self.gate.acquire(1, Some(Wait::No)).await.map(|lease| SemaphorePermit { lease })
+        self.gate
+            .acquire(1, Some(Wait::No))
+            .await
+            .map(|lease| SemaphorePermit { lease })
     }
 
     crate::gate::gate_settings!();
@@ -115,9 +135,9 @@ impl fmt::Debug for Semaphore {
 ///
 /// # Drop
 ///
-/// Gives the permits back: it queues the release for the background thread, without blocking and without a runtime. If the
-/// process ends before that was sent, they are free when their TTL is over: see
-/// [`Portcullis::shutdown`](crate::Portcullis::shutdown).
+/// Gives the permits back: it queues the release for the background thread, without blocking and
+/// without a runtime. If the process ends before that was sent, they are free when their TTL is
+/// over: see [`Portcullis::shutdown`](crate::Portcullis::shutdown).
 #[derive(Debug)]
 #[must_use = "a permit that is not bound is dropped at once"]
 pub struct SemaphorePermit {

@@ -10,7 +10,8 @@ use crate::key::{Kind, Resource, Tag};
 use crate::time::Instant;
 use crate::token::{FencingToken, Instance, Token};
 
-/// How long a waiter without a deadline of its own may stand in the queue. The client asks again long before.
+/// How long a waiter without a deadline of its own may stand in the queue. The client asks again
+/// long before.
 const LONGEST_WAIT: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// One request, with all that its answer needs to be understood.
@@ -119,13 +120,16 @@ impl Call {
                     .arg(end.resource.released.as_deref().unwrap_or_default());
             }
             Body::Renew(renew) => {
-                cmd.arg(1 + 2 * renew.leases.len()).arg(&*renew.roster.roster);
+                cmd.arg(1 + 2 * renew.leases.len())
+                    .arg(&*renew.roster.roster);
                 for lease in &renew.leases {
                     cmd.arg(lease.resource.main()).arg(lease.resource.records());
                 }
                 cmd.arg(instance.as_str()).arg(u8::from(renew.waits));
                 for lease in &renew.leases {
-                    cmd.arg(&lease.token.text(instance)[..]).arg(lease.fence.get()).arg(millis(lease.lease));
+                    cmd.arg(&lease.token.text(instance)[..])
+                        .arg(lease.fence.get())
+                        .arg(millis(lease.lease));
                 }
             }
         }
@@ -134,10 +138,20 @@ impl Call {
 }
 
 fn gate_keys(cmd: &mut Cmd, resource: &Resource) {
-    cmd.arg(4).arg(resource.main()).arg(resource.queue()).arg(resource.records()).arg(&*resource.roster);
+    cmd.arg(4)
+        .arg(resource.main())
+        .arg(resource.queue())
+        .arg(resource.records())
+        .arg(&*resource.roster);
 }
 
 /// Whole milliseconds, at least one: the scripts take no zero for a duration that is not nothing.
 fn millis(duration: Duration) -> u64 {
-    if duration.is_zero() { 0 } else { u64::try_from(duration.as_millis()).unwrap_or(u64::MAX).max(1) }
+    if duration.is_zero() {
+        0
+    } else {
+        u64::try_from(duration.as_millis())
+            .unwrap_or(u64::MAX)
+            .max(1)
+    }
 }

@@ -1,7 +1,7 @@
 //! What this process knows of the server's clock.
 //!
-//! Each answer carries the server's time: at some moment after its request was sent, and before it came in, the server's clock read
-//! that.
+//! Each answer carries the server's time: at some moment after its request was sent, and before it
+//! came in, the server's clock read that.
 
 use crate::time::Instant;
 
@@ -21,11 +21,12 @@ impl ServerClock {
         self.latest = Some(Observation { us, received });
     }
 
-    /// The server's time in milliseconds at `now`, or a little less. Too small an estimate makes the server refuse too early, never
-    /// too late.
+    /// The server's time in milliseconds at `now`, or a little less. Too small an estimate makes
+    /// the server refuse too early, never too late.
     pub(super) fn ms(&self, now: Instant) -> Option<u64> {
         self.latest.map(|latest| {
-            latest.us / 1000 + u64::try_from(now.since(latest.received).as_millis()).unwrap_or(u64::MAX)
+            latest.us / 1000
+                + u64::try_from(now.since(latest.received).as_millis()).unwrap_or(u64::MAX)
         })
     }
 }

@@ -1,4 +1,5 @@
-//! The background thread: carries what the core decides to the server and what the server says back.
+//! The background thread: carries what the core decides to the server and what the server says
+//! back.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,27 +19,42 @@ use crate::key::Prefix;
 use crate::time::Instant;
 use crate::token::Instance;
 
-/// How many commands or events are taken at a time, and how many requests share a write: large enough to spare system calls under
-/// load, small enough that the server works on the first while the next are packed.
+/// How many commands or events are taken at a time, and how many requests share a write: large
+/// enough to spare system calls under load, small enough that the server works on the first while
+/// the next are packed.
 const INTAKE: usize = 64;
 const BATCH: usize = 16;
 const RETRY_FIRST: Duration = Duration::from_millis(20);
 const RETRY_MAX: Duration = Duration::from_millis(800);
-/// Leases are looked at this often though no timer is due: timers stand still while a machine is suspended.
+/// Leases are looked at this often though no timer is due: timers stand still while a machine is
+/// suspended.
 const LOOK: Duration = Duration::from_secs(1);
 
 /// What the tasks of this thread report.
 #[derive(Debug)]
 pub(super) enum Event {
-    Linked { link: usize, result: Result<Fresh, RedisError> },
-    Answered { link: usize, generation: u64, calls: Vec<Call>, result: Result<Vec<Value>, Option<RedisError>> },
+    Linked {
+        link: usize,
+        result: Result<Fresh, RedisError>,
+    },
+    Answered {
+        link: usize,
+        generation: u64,
+        calls: Vec<Call>,
+        result: Result<Vec<Value>, Option<RedisError>>,
+    },
     Inbox(Inbox),
 }
 
 #[derive(Debug)]
 enum Link {
-    Down { attempts: u32, retry_at: Instant },
-    Connecting { attempts: u32 },
+    Down {
+        attempts: u32,
+        retry_at: Instant,
+    },
+    Connecting {
+        attempts: u32,
+    },
     Up {
         connection: MultiplexedConnection,
         generation: u64,
@@ -75,7 +91,12 @@ impl Driver {
         prefix: Prefix,
     ) -> (Self, UnboundedReceiver<Event>) {
         let (events, receiver) = unbounded_channel();
-        let links = (0..settings.connections).map(|_| Link::Down { attempts: 0, retry_at: Instant::FAR }).collect();
+        let links = (0..settings.connections)
+            .map(|_| Link::Down {
+                attempts: 0,
+                retry_at: Instant::FAR,
+            })
+            .collect();
         let driver = Self {
             core,
             origin: Arc::new(origin),
@@ -95,7 +116,11 @@ impl Driver {
     }
 
     /// Runs until every handle is dropped and what they left is cleaned up, or can't be.
-    pub(super) async fn run(mut self, mut commands: UnboundedReceiver<Command>, mut events: UnboundedReceiver<Event>) {
+    pub(super) async fn run(
+        mut self,
+        mut commands: UnboundedReceiver<Command>,
+        mut events: UnboundedReceiver<Event>,
+    ) {
         let mut asked = Vec::with_capacity(INTAKE);
         let mut heard = Vec::with_capacity(INTAKE);
         // Nobody is left to ask, and only so long is spent on the rest.
@@ -114,10 +139,14 @@ impl Driver {
                 () = timer => {}
             }
             // What has come on the other channel meanwhile shares the same write.
-            while heard.len() < INTAKE && let Ok(event) = events.try_recv() {
+            while heard.len() < INTAKE
+                && let Ok(event) = events.try_recv()
+            {
                 heard.push(event);
             }
-            while asked.len() < INTAKE && let Ok(command) = commands.try_recv() {
+            while asked.len() < INTAKE
+                && let Ok(command) = commands.try_recv()
+            {
                 asked.push(command);
             }
             let now = Instant::now();
@@ -144,34 +173,61 @@ impl Driver {
             Link::Down { retry_at, .. } => Some(*retry_at),
             Link::Connecting { .. } | Link::Up { .. } => None,
         });
-        let timers = self.core.next_timer().into_iter().chain(self.core.shutdown_timer());
-        let next = retries.chain(timers).chain(last).min().unwrap_or(Instant::FAR);
+        let timers = self
+            .core
+            .next_timer()
+            .into_iter()
+            .chain(self.core.shutdown_timer());
+        let next = retries
+            .chain(timers)
+            .chain(last)
+            .min()
+            .unwrap_or(Instant::FAR);
         next.since(Instant::now()).min(LOOK)
     }
 
     fn event(&mut self, now: Instant, event: Event) {
         match event {
-            Event::Linked { link, result: Ok(fresh) } => self.linked(now, link, fresh),
-            Event::Linked { link, result: Err(error) } => {
+            Event::Linked {
+                link,
+                result: Ok(fresh),
+            } => self.linked(now, link, fresh),
+            Event::Linked {
+                link,
+                result: Err(error),
+            } => {
                 tracing::debug!(link, code = error.code(), "no connection to the server");
                 self.core.connect_failed(error);
                 let attempts = self.attempts(link);
-                self.links[link] = Link::Down { attempts: attempts + 1, retry_at: now.after(self.pause(attempts)) };
+                self.links[link] = Link::Down {
+                    attempts: attempts + 1,
+                    retry_at: now.after(self.pause(attempts)),
+                };
             }
-            Event::Answered { link, generation, calls, result } => self.answered(now, link, generation, calls, result),
+            Event::Answered {
+                link,
+                generation,
+                calls,
+                result,
+            } => self.answered(now, link, generation, calls, result),
             Event::Inbox(inbox) => self.inbox_event(now, inbox),
         }
     }
 
     fn attempts(&self, link: usize) -> u32 {
         match &self.links[link] {
-            Link::Connecting { attempts } | Link::Down { attempts, .. } | Link::Up { attempts, .. } => *attempts,
+            Link::Connecting { attempts }
+            | Link::Down { attempts, .. }
+            | Link::Up { attempts, .. } => *attempts,
         }
     }
 
-    /// Doubles up to nearly a second, a part of it by the instance, so that a fleet does not come back at once.
+    /// Doubles up to nearly a second, a part of it by the instance, so that a fleet does not come
+    /// back at once.
     fn pause(&self, attempts: u32) -> Duration {
-        let full = RETRY_FIRST.saturating_mul(1 << attempts.min(10)).min(RETRY_MAX);
+        let full = RETRY_FIRST
+            .saturating_mul(1 << attempts.min(10))
+            .min(RETRY_MAX);
         let letters = self.instance.as_str().as_bytes();
         let share = u32::from(letters[attempts as usize % letters.len()] % 64);
         full / 2 + full / 2 * share / 64
@@ -179,7 +235,11 @@ impl Driver {
 
     fn connect_all(&mut self) {
         for link in 0..self.links.len() {
-            if let Link::Down { attempts: 0, retry_at: Instant::FAR } = self.links[link] {
+            if let Link::Down {
+                attempts: 0,
+                retry_at: Instant::FAR,
+            } = self.links[link]
+            {
                 self.connect(link, 0);
             }
         }
@@ -197,7 +257,11 @@ impl Driver {
 
     fn connect(&mut self, link: usize, attempts: u32) {
         self.links[link] = Link::Connecting { attempts };
-        let (origin, settings, events) = (Arc::clone(&self.origin), self.settings.clone(), self.events.clone());
+        let (origin, settings, events) = (
+            Arc::clone(&self.origin),
+            self.settings.clone(),
+            self.events.clone(),
+        );
         tokio::spawn(async move {
             let result = link::connect(&origin, &settings).await;
             let _ = events.send(Event::Linked { link, result });
@@ -208,13 +272,20 @@ impl Driver {
         if let Some(policy) = fresh.evicts
             && !std::mem::replace(&mut self.warned_eviction, true)
         {
-            tracing::warn!(policy, "the server may evict keys that are held; set maxmemory-policy to noeviction");
+            tracing::warn!(
+                policy,
+                "the server may evict keys that are held; set maxmemory-policy to noeviction"
+            );
         }
         self.core.time_seen(fresh.us, now);
         self.generation += 1;
         let attempts = self.attempts(link);
-        self.links[link] =
-            Link::Up { connection: fresh.connection, generation: self.generation, answered: now, attempts };
+        self.links[link] = Link::Up {
+            connection: fresh.connection,
+            generation: self.generation,
+            answered: now,
+            attempts,
+        };
         self.core.link_changed(now, link, true);
     }
 
@@ -228,7 +299,11 @@ impl Driver {
     ) {
         match result {
             Ok(values) if values.len() == calls.len() => {
-                if let Link::Up { generation: current, answered, .. } = &mut self.links[link]
+                if let Link::Up {
+                    generation: current,
+                    answered,
+                    ..
+                } = &mut self.links[link]
                     && *current == generation
                 {
                     *answered = now;
@@ -255,7 +330,10 @@ impl Driver {
                 }
             }
             Ok(_) => {
-                let error = RedisError::from((redis::ErrorKind::UnexpectedReturnType, "answers and requests do not match"));
+                let error = RedisError::from((
+                    redis::ErrorKind::UnexpectedReturnType,
+                    "answers and requests do not match",
+                ));
                 self.broken(now, link, generation, calls, &Failure::Unknown(Some(error)));
             }
             Err(Some(error)) => {
@@ -263,13 +341,19 @@ impl Driver {
                 self.broken(now, link, generation, calls, &failure);
             }
             Err(None) => {
-                let silent = |answered: Instant| calls.first().is_some_and(|call| answered < call.sent);
+                let silent =
+                    |answered: Instant| calls.first().is_some_and(|call| answered < call.sent);
                 let deaf = match &self.links[link] {
-                    Link::Up { generation: current, answered, .. } => *current == generation && silent(*answered),
+                    Link::Up {
+                        generation: current,
+                        answered,
+                        ..
+                    } => *current == generation && silent(*answered),
                     Link::Down { .. } | Link::Connecting { .. } => false,
                 };
                 if deaf {
-                    // Nothing came since these were sent: the other side may be gone without a word.
+                    // Nothing came since these were sent: the other side may be gone without a
+                    // word.
                     self.broken(now, link, generation, calls, &Failure::Unknown(None));
                 } else {
                     for call in calls {
@@ -291,8 +375,16 @@ impl Driver {
     }
 
     /// Replaces a connection, and tells what was under way on it.
-    fn broken(&mut self, now: Instant, link: usize, generation: u64, calls: Vec<Call>, failure: &Failure) {
-        if matches!(&self.links[link], Link::Up { generation: current, .. } if *current == generation) {
+    fn broken(
+        &mut self,
+        now: Instant,
+        link: usize,
+        generation: u64,
+        calls: Vec<Call>,
+        failure: &Failure,
+    ) {
+        if matches!(&self.links[link], Link::Up { generation: current, .. } if *current == generation)
+        {
             self.take_down(now, link);
         }
         for call in calls {
@@ -302,9 +394,13 @@ impl Driver {
 
     fn take_down(&mut self, now: Instant, link: usize) {
         if matches!(self.links[link], Link::Up { .. }) {
-            // One that never served anybody is not tried again at once: a replica accepts connections as fast as they come.
+            // One that never served anybody is not tried again at once: a replica accepts
+            // connections as fast as they come.
             let attempts = self.attempts(link);
-            self.links[link] = Link::Down { attempts: attempts + 1, retry_at: now.after(self.pause(attempts)) };
+            self.links[link] = Link::Down {
+                attempts: attempts + 1,
+                retry_at: now.after(self.pause(attempts)),
+            };
             self.core.link_changed(now, link, false);
         }
     }
@@ -390,7 +486,12 @@ impl Driver {
 
     /// One write and one timer for many requests.
     fn send(&mut self, link: usize, calls: Vec<Call>, whole: bool) {
-        let Link::Up { connection, generation, .. } = &self.links[link] else {
+        let Link::Up {
+            connection,
+            generation,
+            ..
+        } = &self.links[link]
+        else {
             let now = Instant::now();
             for call in calls {
                 self.core.answer(now, call, Err(Failure::NotSent));
@@ -410,19 +511,30 @@ impl Driver {
                 Ok(result) => result.map_err(Some),
                 Err(_) => Err(None),
             };
-            let _ = events.send(Event::Answered { link, generation, calls, result });
+            let _ = events.send(Event::Answered {
+                link,
+                generation,
+                calls,
+                result,
+            });
         });
     }
 
     /// Loads the scripts again: the server has forgotten them.
     fn reload(&self, link: usize) {
-        let Link::Up { connection, .. } = &self.links[link] else { return };
+        let Link::Up { connection, .. } = &self.links[link] else {
+            return;
+        };
         let (mut connection, patience) = (connection.clone(), self.settings.command_timeout);
         tokio::spawn(async move {
             let mut pipeline = Pipeline::new();
             link::load_scripts(&mut pipeline);
             // Without it each request goes with its text, which is slower and no less right.
-            let _ = timeout(patience, connection.send_packed_commands(&pipeline, 0, pipeline.len())).await;
+            let _ = timeout(
+                patience,
+                connection.send_packed_commands(&pipeline, 0, pipeline.len()),
+            )
+            .await;
         });
     }
 }

@@ -1,16 +1,20 @@
 //! The subscription on which this process is told of its grants.
 //!
-//! A connection of its own, never a pooled one, kept up by this task: confirmed before anybody relies on it, asked for an answer
-//! while it is silent (a send into a dead connection succeeds), and replaced when it fails.
+//! A connection of its own, never a pooled one, kept up by this task: confirmed before anybody
+//! relies on it, asked for an answer while it is silent (a send into a dead connection succeeds),
+//! and replaced when it fails.
 
 use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
-use redis::{AsyncConnectionConfig, Cmd, ConnectionInfo, ProtocolVersion, PushInfo, PushKind, RedisError, Value};
-use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender};
+use redis::{
+    AsyncConnectionConfig, Cmd, ConnectionInfo, ProtocolVersion, PushInfo, PushKind, RedisError,
+    Value,
+};
 use tokio::sync::Notify;
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender};
 use tokio::time::{sleep, timeout};
 
 use super::core::Channel;
@@ -20,7 +24,8 @@ use super::{Settings, link};
 use crate::error::BackendErrorKind;
 use crate::time::CLAIM;
 
-/// How often a silent subscription is asked for an answer: a deaf one costs a waiter no more than a hung process would.
+/// How often a silent subscription is asked for an answer: a deaf one costs a waiter no more than a
+/// hung process would.
 const HEALTH: Duration = CLAIM;
 const RETRY_FIRST: Duration = Duration::from_millis(10);
 const RETRY_MAX: Duration = Duration::from_secs(1);
@@ -34,7 +39,10 @@ pub(super) enum Inbox {
     Down,
     /// The server's user may not use channels.
     Forbidden(RedisError),
-    Message { channel: String, text: Vec<u8> },
+    Message {
+        channel: String,
+        text: Vec<u8>,
+    },
 }
 
 pub(super) struct Listener {
@@ -99,9 +107,13 @@ impl Listener {
     async fn listen(&mut self, joined: &mut HashSet<Box<str>>) -> Result<Gone, Broken> {
         let cut = Arc::new(Notify::new());
         let mut connection = self.open(Arc::clone(&cut)).await.map_err(Broken::down)?;
-        self.subscribe(&mut connection, &self.channel).await.map_err(Broken::down)?;
+        self.subscribe(&mut connection, &self.channel)
+            .await
+            .map_err(Broken::down)?;
         for channel in joined.iter() {
-            self.subscribe(&mut connection, channel).await.map_err(Broken::down)?;
+            self.join(&mut connection, channel)
+                .await
+                .map_err(Broken::down)?;
         }
         self.tell(Inbox::Up);
         loop {
@@ -109,13 +121,13 @@ impl Listener {
                 () = cut.notified() => return Err(Broken::up(std::io::Error::from(std::io::ErrorKind::BrokenPipe).into())),
                 change = self.changes.recv() => match change {
                     Some(Channel::Join(channel)) => {
-                        self.subscribe(&mut connection, &channel).await.map_err(Broken::up)?;
+                        self.join(&mut connection, &channel).await.map_err(Broken::up)?;
                         joined.insert(channel);
                     }
                     Some(Channel::Leave(channel)) => {
                         joined.remove(&channel);
                         let leave = connection.unsubscribe(&*channel);
-                        self.bounded(leave).await.map_err(Broken::up)?;
+                        tolerate(self.bounded(leave).await).map_err(Broken::up)?;
                     }
                     None => return Ok(Gone),
                 },
@@ -134,9 +146,14 @@ impl Listener {
         let receive = move |info: PushInfo| -> Result<(), ()> {
             match info.kind {
                 PushKind::Message => {
-                    if let [Value::BulkString(channel), Value::BulkString(text)] = info.data.as_slice() {
+                    if let [Value::BulkString(channel), Value::BulkString(text)] =
+                        info.data.as_slice()
+                    {
                         let channel = String::from_utf8_lossy(channel).into_owned();
-                        let _ = events.send(Event::Inbox(Inbox::Message { channel, text: text.clone() }));
+                        let _ = events.send(Event::Inbox(Inbox::Message {
+                            channel,
+                            text: text.clone(),
+                        }));
                     }
                 }
                 PushKind::Disconnection => cut.notify_one(),
@@ -144,19 +161,47 @@ impl Listener {
             }
             Ok(())
         };
-        let redis = self.server.redis_settings().clone().set_protocol(ProtocolVersion::RESP3);
+        let redis = self
+            .server
+            .redis_settings()
+            .clone()
+            .set_protocol(ProtocolVersion::RESP3);
         let info = self.server.clone().set_redis_settings(redis);
-        link::open(info, &self.settings, AsyncConnectionConfig::new().set_push_sender(receive)).await
+        link::open(
+            info,
+            &self.settings,
+            AsyncConnectionConfig::new().set_push_sender(receive),
+        )
+        .await
     }
 
     /// Returns when the server has confirmed.
-    async fn subscribe(&self, connection: &mut MultiplexedConnection, channel: &str) -> Result<(), RedisError> {
+    async fn subscribe(
+        &self,
+        connection: &mut MultiplexedConnection,
+        channel: &str,
+    ) -> Result<(), RedisError> {
         self.bounded(connection.subscribe(channel)).await
     }
 
-    async fn bounded<T>(&self, work: impl Future<Output = Result<T, RedisError>>) -> Result<T, RedisError> {
+    /// Listens to another client's channel too, if the server allows it: without it, its key is
+    /// asked for by a timer.
+    async fn join(
+        &self,
+        connection: &mut MultiplexedConnection,
+        channel: &str,
+    ) -> Result<(), RedisError> {
+        tolerate(self.subscribe(connection, channel).await)
+    }
+
+    async fn bounded<T>(
+        &self,
+        work: impl Future<Output = Result<T, RedisError>>,
+    ) -> Result<T, RedisError> {
         let late = || RedisError::from(std::io::Error::from(std::io::ErrorKind::TimedOut));
-        timeout(self.settings.command_timeout, work).await.unwrap_or_else(|_| Err(late()))
+        timeout(self.settings.command_timeout, work)
+            .await
+            .unwrap_or_else(|_| Err(late()))
     }
 }
 
@@ -170,16 +215,41 @@ struct Broken {
 
 impl Broken {
     fn down(error: RedisError) -> Self {
-        Self { error, was_up: false }
+        Self {
+            error,
+            was_up: false,
+        }
     }
 
     fn up(error: RedisError) -> Self {
-        Self { error, was_up: true }
+        Self {
+            error,
+            was_up: true,
+        }
+    }
+}
+
+/// One channel that is forbidden is no reason to give up the others.
+fn tolerate(result: Result<(), RedisError>) -> Result<(), RedisError> {
+    match result {
+        Err(error) if forbids(&error) => {
+            tracing::debug!(
+                code = error.code(),
+                "a channel for releases by other clients is forbidden"
+            );
+            Ok(())
+        }
+        other => other,
     }
 }
 
 /// Whether the server refuses the channel itself, so that trying again soon is no use.
 fn forbids(error: &RedisError) -> bool {
     let server = redis::ServerError::try_from(error.clone());
-    server.is_ok_and(|error| matches!(Failure::of_server(error), Failure::Final(BackendErrorKind::NotPermitted, _)))
+    server.is_ok_and(|error| {
+        matches!(
+            Failure::of_server(error),
+            Failure::Final(BackendErrorKind::NotPermitted, _)
+        )
+    })
 }

@@ -4,7 +4,10 @@ use std::fmt;
 use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
-use redis::{AsyncConnectionConfig, Client, ConnectionInfo, ErrorKind, IntoConnectionInfo, Pipeline, RedisError, Value};
+use redis::{
+    AsyncConnectionConfig, Client, ConnectionInfo, ErrorKind, IntoConnectionInfo, Pipeline,
+    RedisError, Value,
+};
 use tokio::time::timeout;
 
 use super::Settings;
@@ -23,7 +26,8 @@ impl Origin {
     /// The server that is meant when none is named.
     pub(crate) fn local() -> Result<Self, ConfigError> {
         let info = "redis://127.0.0.1/".into_connection_info();
-        info.map(Self::Server).map_err(|_| ConfigError::new("url", "the default address is not understood"))
+        info.map(Self::Server)
+            .map_err(|_| ConfigError::new("url", "the default address is not understood"))
     }
 }
 
@@ -48,7 +52,10 @@ pub(super) struct Fresh {
 
 impl fmt::Debug for Fresh {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Fresh").field("us", &self.us).field("evicts", &self.evicts).finish_non_exhaustive()
+        f.debug_struct("Fresh")
+            .field("us", &self.us)
+            .field("evicts", &self.evicts)
+            .finish_non_exhaustive()
     }
 }
 
@@ -66,11 +73,27 @@ pub(super) async fn connect(origin: &Origin, settings: &Settings) -> Result<Fres
     )
     .await
     .map_err(|_| timed_out())??;
-    let us = answers.first().and_then(|time| reply::time(time).ok()).ok_or_else(|| {
-        let what = answers.first().cloned().and_then(|answer| answer.extract_error().err());
-        what.unwrap_or_else(|| (ErrorKind::UnexpectedReturnType, "TIME was not answered with a time").into())
-    })?;
-    Ok(Fresh { connection, us, evicts: answers.get(1).and_then(evicting_policy) })
+    let us = answers
+        .first()
+        .and_then(|time| reply::time(time).ok())
+        .ok_or_else(|| {
+            let what = answers
+                .first()
+                .cloned()
+                .and_then(|answer| answer.extract_error().err());
+            what.unwrap_or_else(|| {
+                (
+                    ErrorKind::UnexpectedReturnType,
+                    "TIME was not answered with a time",
+                )
+                    .into()
+            })
+        })?;
+    Ok(Fresh {
+        connection,
+        us,
+        evicts: answers.get(1).and_then(evicting_policy),
+    })
 }
 
 /// `TIME` first: it is the one answer that is needed.
@@ -96,15 +119,24 @@ pub(super) async fn open(
     let tcp = info.tcp_settings().clone().set_nodelay(true);
     let client = Client::open(info.set_tcp_settings(tcp))?;
     // Each batch has a timer of its own, so none is needed for each command.
-    let config = config.set_connection_timeout(Some(settings.connect_timeout)).set_response_timeout(None);
+    let config = config
+        .set_connection_timeout(Some(settings.connect_timeout))
+        .set_response_timeout(None);
     let opening = client.get_multiplexed_async_connection_with_config(&config);
-    timeout(settings.connect_timeout, opening).await.map_err(|_| timed_out())?
+    timeout(settings.connect_timeout, opening)
+        .await
+        .map_err(|_| timed_out())?
 }
 
 /// Takes a connection out of a pool for good.
-async fn detach(pool: deadpool_redis::Pool, patience: Duration) -> Result<MultiplexedConnection, RedisError> {
-    // In a task of its own: a checkout that is dropped half-way destroys the connection it was about to give.
-    let checkout = tokio::spawn(async move { pool.get().await.map(deadpool_redis::Connection::take) });
+async fn detach(
+    pool: deadpool_redis::Pool,
+    patience: Duration,
+) -> Result<MultiplexedConnection, RedisError> {
+    // In a task of its own: a checkout that is dropped half-way destroys the connection it was
+    // about to give.
+    let checkout =
+        tokio::spawn(async move { pool.get().await.map(deadpool_redis::Connection::take) });
     match timeout(patience, checkout).await {
         Ok(Ok(Ok(connection))) => Ok(connection),
         Ok(Ok(Err(deadpool_redis::PoolError::Backend(error)))) => Err(error),
@@ -124,7 +156,11 @@ fn evicting_policy(info: &Value) -> Option<String> {
         Value::VerbatimString { text, .. } => text,
         _ => return None,
     };
-    let field = |name: &str| text.lines().find_map(|line| line.strip_prefix(name)).map(str::trim);
+    let field = |name: &str| {
+        text.lines()
+            .find_map(|line| line.strip_prefix(name))
+            .map(str::trim)
+    };
     let policy = field("maxmemory_policy:")?;
     (policy != "noeviction" && field("maxmemory:") != Some("0")).then(|| policy.to_owned())
 }
@@ -141,14 +177,22 @@ mod tests {
     fn a_policy_is_told_of_only_where_it_can_act() {
         let evicting = info("used_memory:1\r\nmaxmemory:100\r\nmaxmemory_policy:allkeys-lru\r\n");
         assert_eq!(evicting_policy(&evicting).as_deref(), Some("allkeys-lru"));
-        assert_eq!(evicting_policy(&info("maxmemory:0\r\nmaxmemory_policy:allkeys-lru\r\n")), None);
-        assert_eq!(evicting_policy(&info("maxmemory:100\r\nmaxmemory_policy:noeviction\r\n")), None);
+        assert_eq!(
+            evicting_policy(&info("maxmemory:0\r\nmaxmemory_policy:allkeys-lru\r\n")),
+            None
+        );
+        assert_eq!(
+            evicting_policy(&info("maxmemory:100\r\nmaxmemory_policy:noeviction\r\n")),
+            None
+        );
         assert_eq!(evicting_policy(&Value::Nil), None);
     }
 
     #[test]
     fn an_origin_prints_no_password() {
-        let info = "redis://user:secret@127.0.0.1/".into_connection_info().expect("a valid address");
+        let info = "redis://user:secret@127.0.0.1/"
+            .into_connection_info()
+            .expect("a valid address");
         assert_eq!(format!("{:?}", Origin::Server(info)), "Server");
     }
 }

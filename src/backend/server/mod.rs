@@ -1,8 +1,9 @@
 //! State on a Redis or Valkey server.
 //!
-//! One background thread with a runtime of its own keeps the connections, the inbox, the waiters and the renewals of a handle. So a
-//! guard can be dropped without a runtime and after its runtime has ended, a blocked worker delays no renewal, and a handle
-//! can be shared by many short-lived runtimes. Callers talk to it through a channel that never blocks.
+//! One background thread with a runtime of its own keeps the connections, the inbox, the waiters
+//! and the renewals of a handle. So a guard can be dropped without a runtime and after its runtime
+//! has ended, a blocked worker delays no renewal, and a handle can be shared by many short-lived
+//! runtimes. Callers talk to it through a channel that never blocks.
 
 mod call;
 mod clock;
@@ -52,11 +53,22 @@ impl Settings {
     fn check(&self) -> Result<(), ConfigError> {
         let timeouts = Duration::from_millis(10)..=Duration::from_secs(60);
         if !(1..=4).contains(&self.connections) {
-            return Err(ConfigError::out_of_range("connections", self.connections, "1 to 4"));
+            return Err(ConfigError::out_of_range(
+                "connections",
+                self.connections,
+                "1 to 4",
+            ));
         }
-        for (field, timeout) in [("command_timeout", self.command_timeout), ("connect_timeout", self.connect_timeout)] {
+        for (field, timeout) in [
+            ("command_timeout", self.command_timeout),
+            ("connect_timeout", self.connect_timeout),
+        ] {
             if !timeouts.contains(&timeout) {
-                return Err(ConfigError::out_of_range(field, format!("{timeout:?}"), "10 ms to 60 s"));
+                return Err(ConfigError::out_of_range(
+                    field,
+                    format!("{timeout:?}"),
+                    "10 ms to 60 s",
+                ));
             }
         }
         Ok(())
@@ -82,13 +94,24 @@ impl ServerBackend {
             Origin::Pool(_) => subscriber,
         };
         let instance = Instance::draw()?;
-        let no_thread =
-            |error: std::io::Error| ConfigError::new("background thread", format!("it can't be started ({error})"));
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(no_thread)?;
+        let no_thread = |error: std::io::Error| {
+            ConfigError::new(
+                "background thread",
+                format!("it can't be started ({error})"),
+            )
+        };
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .map_err(no_thread)?;
         let (commands, receiver) = unbounded_channel();
-        let backend = Arc::new_cyclic(|myself| Self { commands, myself: Weak::clone(myself) });
+        let backend = Arc::new_cyclic(|myself| Self {
+            commands,
+            myself: Weak::clone(myself),
+        });
         let core = Core::new(Weak::<Self>::clone(&backend.myself), settings.clone());
-        let (driver, events) = Driver::new(core, origin, subscriber, settings, instance, prefix.clone());
+        let (driver, events) =
+            Driver::new(core, origin, subscriber, settings, instance, prefix.clone());
         std::thread::Builder::new()
             .name("portcullis".to_owned())
             .spawn(move || runtime.block_on(driver.run(receiver, events)))
@@ -96,7 +119,8 @@ impl ServerBackend {
         Ok(backend)
     }
 
-    /// The thread outlives every handle, so this only fails if it has panicked; then all futures say so.
+    /// The thread outlives every handle, so this only fails if it has panicked; then all futures
+    /// say so.
     fn tell(&self, command: Command) {
         let _ = self.commands.send(command);
     }
@@ -104,15 +128,17 @@ impl ServerBackend {
 
 impl Backend for ServerBackend {
     fn acquire(&self, request: Request) -> Acquire {
-        let (token, backend) = match (Token::draw(), self.myself.upgrade()) {
-            (Ok(token), Some(backend)) => (token, backend),
-            _ => {
-                let text = "the system gives no random numbers, so no token can be drawn";
-                return Acquire::ready(Err(BackendError::new(BackendErrorKind::Refused, text, None).into()));
-            }
+        let (Ok(token), Some(backend)) = (Token::draw(), self.myself.upgrade()) else {
+            let text = "the system gives no random numbers, so no token can be drawn";
+            let error = BackendError::new(BackendErrorKind::Refused, text, None);
+            return Acquire::ready(Err(error.into()));
         };
         let (sender, answer) = oneshot::channel();
-        self.tell(Command::Acquire { token, request, answer: sender });
+        self.tell(Command::Acquire {
+            token,
+            request,
+            answer: sender,
+        });
         Acquire::new(answer, backend, token)
     }
 
@@ -121,7 +147,10 @@ impl Backend for ServerBackend {
     }
 
     fn release(&self, lease: &Arc<LeaseState>, answer: Option<oneshot::Sender<ReleaseAnswer>>) {
-        self.tell(Command::Release { token: lease.token(), answer });
+        self.tell(Command::Release {
+            token: lease.token(),
+            answer,
+        });
     }
 
     fn shutdown(&self, deadline: Duration, answer: oneshot::Sender<ShutdownReport>) {

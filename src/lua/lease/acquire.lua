@@ -1,6 +1,6 @@
--- lease/acquire: hold if it is this token's turn, else wait in the queue or leave.
--- Repeated with the same token it answers how that token stands, which makes it the sync of a reconnected process and the
--- pump of a waiting one.
+-- lease/acquire: hold if it is this token's turn, else wait in the queue or leave. Repeated with
+-- the same token it answers how that token stands, which makes it the sync of a reconnected process
+-- and the pump of a waiting one.
 --
 -- KEYS[1]  main     string or zset  who holds
 -- KEYS[2]  queue    zset            token -> ticket
@@ -51,7 +51,8 @@ if state == "c" or state == "h" then
   if left then
     return {HELD, gate.us, gate_stamp(gate), number, left}
   end
-  -- It held, and its lease ended before anybody looked. Removed here, it leaves no mark on its process, which is speaking.
+  -- It held, and its lease ended before anybody looked. Removed here, it leaves no mark on its
+  -- process, which is speaking.
   holders_remove(gate, token, my_weight)
   state = nil
 end
@@ -94,7 +95,8 @@ if not waits then
     local next_ms, foreign = holders_next_end(gate)
     return {full and FULL or BUSY, gate.us, gate_stamp(gate), more(gate), next_ms, foreign, gate.waiters}
   end
-  -- A place from before a loss of data counts as long as it lies in the past: every later ticket is greater.
+  -- A place from before a loss of data counts as long as it lies in the past: every later ticket is
+  -- greater.
   local fresh = gate_draw(gate)
   local ticket = old_ticket > 0 and old_ticket <= gate.us and old_ticket or fresh
   redis.call("ZADD", queue, ticket, token)

@@ -1,5 +1,5 @@
--- lease/renew: lengthen many leases of one hash tag, and say that their process is alive. With no lease it is the heartbeat.
--- It creates nothing: what is gone stays gone.
+-- lease/renew: lengthen many leases of one hash tag, and say that their process is alive. With no
+-- lease it is the heartbeat. It creates nothing: what is gone stays gone.
 --
 -- KEYS[1]  roster  zset  who is alive, suspect, ended
 -- KEYS[2], KEYS[3]  main, records  string or zset, hash  the first lease's gate; further leases follow in pairs
@@ -46,8 +46,8 @@ local function renew(main, records, token, fence, lease_ms)
   return left
 end
 
--- Who speaks is no suspect. And first, because a server out of memory refuses a script's writes unless it began with one
--- that frees: leases at hand must last.
+-- Who speaks is no suspect. And first, because a server out of memory refuses a script's writes
+-- unless it began with one that frees: leases at hand must last.
 roster_clear(roster, instance)
 local answer = {us, roster_mark(roster, us)}
 for index = 1, (#ARGV - 2) / 3 do

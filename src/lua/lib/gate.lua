@@ -1,7 +1,8 @@
 -- One gate as a script sees it: its keys, its fence counter, its holders.
 
--- Reads what every operation needs, and so checks every key's type: a foreign value under one of them ends the script
--- here, before anything is written. Returns the gate and the record of `token`, false if there is none.
+-- Reads what every operation needs, and so checks every key's type: a foreign value under one of
+-- them ends the script here, before anything is written. Returns the gate and the record of
+-- `token`, false if there is none.
 local function gate_open(main, queue, records, roster, token, us)
   local gate = {
     main = main,
@@ -22,7 +23,8 @@ local function gate_open(main, queue, records, roster, token, us)
   return gate, fields[4]
 end
 
--- What every answer carries: whatever this gate draws later is greater, whatever it drew before is not.
+-- What every answer carries: whatever this gate draws later is greater, whatever it drew before is
+-- not.
 local function gate_stamp(gate)
   return math.max(gate.fence, gate.us)
 end
@@ -32,7 +34,8 @@ local function gate_limit(gate, limit)
   return gate.override or limit
 end
 
--- Draws the next ticket or fence. Strictly rising per key, and still so after data loss, because it follows the clock.
+-- Draws the next ticket or fence. Strictly rising per key, and still so after data loss, because it
+-- follows the clock.
 local function gate_draw(gate)
   gate.fence = math.max(gate.fence + 1, gate.us)
   return gate.fence
@@ -52,8 +55,8 @@ local function gate_leave(gate, token)
   gate.waiters = gate.waiters - redis.call("ZREM", gate.queue, token)
 end
 
--- Whether nobody is left to use this waiter's place: its process is gone, or its own deadline is. A later release's record
--- tells no deadline.
+-- Whether nobody is left to use this waiter's place: its process is gone, or its own deadline is. A
+-- later release's record tells no deadline.
 local function gate_deserted(gate, token, deadline)
   return deadline and deadline < gate.ms or not roster_has(gate.roster, instance_of(token), gate.ms)
 end

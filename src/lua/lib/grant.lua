@@ -15,8 +15,9 @@ local function more(gate)
   return gate.dropped >= MAX_DROPPED and 1 or 0
 end
 
--- Looks for deserted places anywhere in a full queue, and returns whether it found one. `grant` clears those at the head
--- only; a crowd that died behind a living head would keep newcomers out. The window moves with the clock.
+-- Looks for deserted places anywhere in a full queue, and returns whether it found one. `grant`
+-- clears those at the head only; a crowd that died behind a living head would keep newcomers out.
+-- The window moves with the clock.
 local function sweep(gate)
   local first = gate.us % gate.waiters
   local found = false
@@ -31,13 +32,13 @@ local function sweep(gate)
   return found
 end
 
--- Gives a claim to another process' waiter and tells it. Returns false where the hand-off can't go on: pushes are forbidden
--- to this user.
+-- Gives a claim to another process' waiter and tells it. Returns false where the hand-off can't go
+-- on: pushes are forbidden to this user.
 local function push_grant(gate, channel, token, weight, limit, lease_ms, waiting)
   local ms = math.min(lease_ms, CLAIM_MS)
   local fence = gate_put(gate, token, "c", weight, limit, lease_ms, ms)
-  -- Last, because nothing rolls back a script: what is told must stand. And by pcall, because a refused PUBLISH would end
-  -- the script with the permit given to somebody who never hears of it.
+  -- Last, because nothing rolls back a script: what is told must stand. And by pcall, because a
+  -- refused PUBLISH would end the script with the permit given to somebody who never hears of it.
   local text = string.format("g %s %.0f %.0f %.0f", token, fence, roster_draw(gate.roster, gate.us), ms)
   local heard = redis.pcall("PUBLISH", channel .. instance_of(token), text)
   if type(heard) == "table" then
@@ -46,7 +47,8 @@ local function push_grant(gate, channel, token, weight, limit, lease_ms, waiting
     return false
   end
   if heard == 0 then
-    -- Its subscription is gone: the process is dead, or will sync its waiters when it is back. Its other places are deserted too.
+    -- Its subscription is gone: the process is dead, or will sync its waiters when it is back. Its
+    -- other places are deserted too.
     holders_remove(gate, token, weight)
     redis.call("ZREM", gate.roster, instance_of(token))
     drop(gate, token)
@@ -56,16 +58,18 @@ local function push_grant(gate, channel, token, weight, limit, lease_ms, waiting
   return true
 end
 
--- Grants from the head of the queue while requests fit: strictly in order, so a large one is not starved. The caller's own
--- token `own` is granted in the answer, all others by push. Returns the fence of `own` if it was granted, and whether the
--- whole queue was passed, so that a newcomer would be next.
+-- Grants from the head of the queue while requests fit: strictly in order, so a large one is not
+-- starved. The caller's own token `own` is granted in the answer, all others by push. Returns the
+-- fence of `own` if it was granted, and whether the whole queue was passed, so that a newcomer
+-- would be next.
 local function grant(gate, channel, own)
   local passed = 0
   if gate.waiters > 0 then
-    -- Settled before the caller's process is cleared: a claim of its own that ran out would else make it a suspect again,
-    -- and the loop would pass over waiters of a process that is awake.
+    -- Settled before the caller's process is cleared: a claim of its own that ran out would else
+    -- make it a suspect again, and the loop would pass over waiters of a process that is awake.
     holders_settle(gate)
-    -- Not without need: at maxmemory, a script that has written once may go on, and a newcomer should not.
+    -- Not without need: at maxmemory, a script that has written once may go on, and a newcomer
+    -- should not.
     if roster_has(gate.roster, "?" .. gate.caller, gate.ms) then
       roster_clear(gate.roster, gate.caller)
     end

@@ -1,4 +1,5 @@
--- The roster, one ZSET per hash tag: what is true of processes and tokens until a time, in ms of the server's clock.
+-- The roster, one ZSET per hash tag: what is true of processes and tokens until a time, in ms of
+-- the server's clock.
 --
 -- "<instance>"   this process is alive
 -- "?<instance>"  this process let a claim expire: a suspect, passed over until it speaks
@@ -28,8 +29,8 @@ local function roster_alive(roster, instance, now_ms)
   roster_note(roster, instance, CLAIM_MS, now_ms)
 end
 
--- Marks order runs, which clocks that are set back do not: a push draws a greater one than all before it, and an answer with a
--- smaller one was given before that push.
+-- Marks order runs, which clocks that are set back do not: a push draws a greater one than all
+-- before it, and an answer with a smaller one was given before that push.
 local function roster_draw(roster, us)
   local mark = math.max((tonumber(redis.call("ZSCORE", roster, "#")) or 0) + 1, us)
   redis.call("ZADD", roster, mark, "#")
@@ -40,7 +41,8 @@ local function roster_mark(roster, us)
   return math.max(tonumber(redis.call("ZSCORE", roster, "#")) or 0, us)
 end
 
--- Forgets what is true no longer. Heartbeats and tombstones call it, so that the roster stays as small as the fleet.
+-- Forgets what is true no longer. Heartbeats and tombstones call it, so that the roster stays as
+-- small as the fleet.
 local function roster_purge(roster, now_ms)
   redis.call("ZREMRANGEBYSCORE", roster, "-inf", "(" .. string.format("%.0f", now_ms))
 end

@@ -1,12 +1,13 @@
--- A mutex' holder: a STRING with the token of who holds it, expired by PX.
--- `S` in the records names the holder that we wrote last, because an expired one leaves its record behind.
+-- A mutex' holder: a STRING with the token of who holds it, expired by PX. `S` in the records names
+-- the holder that we wrote last, because an expired one leaves its record behind.
 
 local function holders_open(gate, last)
   gate.value = redis.call("GET", gate.main)
   gate.last = last
 end
 
--- Milliseconds that `token` still holds, or nil. A key that somebody stripped of its TTL is worth a claim at a time.
+-- Milliseconds that `token` still holds, or nil. A key that somebody stripped of its TTL is worth a
+-- claim at a time.
 local function holders_left(gate, token)
   if gate.value ~= token then
     return nil
@@ -37,7 +38,8 @@ local function holders_remove(gate, token)
   end
 end
 
--- Forgets the holder that has expired. One that never renewed its claim makes its process a suspect.
+-- Forgets the holder that has expired. One that never renewed its claim makes its process a
+-- suspect.
 local function holders_settle(gate)
   if gate.last and gate.last ~= gate.value then
     local text = redis.call("HGET", gate.records, gate.last)

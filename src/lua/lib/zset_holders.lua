@@ -1,5 +1,6 @@
 -- A semaphore's holders: a ZSET of tokens by the end of their lease, in ms of the server's clock.
--- `S` in the records is the sum of their weights; where the ZSET is empty it counts as 0, whatever it says.
+-- `S` in the records is the sum of their weights; where the ZSET is empty it counts as 0, whatever
+-- it says.
 
 local function holders_open(gate, used)
   local count = redis.call("ZCARD", gate.main)
@@ -23,7 +24,8 @@ local function holders_remove(gate, token, weight)
   -- Only what is there was counted: a lost ZSET leaves the records of its holders behind.
   if redis.call("ZREM", gate.main, token) == 1 then
     gate.used = math.max(gate.used - weight, 0)
-    -- After a loss of the records there is no sum to correct, and writing one would make a key without TTL.
+    -- After a loss of the records there is no sum to correct, and writing one would make a key
+    -- without TTL.
     if gate.summed then
       redis.call("HSET", gate.records, "S", gate.used)
     end
@@ -31,7 +33,8 @@ local function holders_remove(gate, token, weight)
   redis.call("HDEL", gate.records, token)
 end
 
--- Forgets the holders that have expired, O(log n) for each. One that never renewed its claim makes its process a suspect.
+-- Forgets the holders that have expired, O(log n) for each. One that never renewed its claim makes
+-- its process a suspect.
 local function holders_settle(gate)
   for _, token in ipairs(redis.call("ZRANGEBYSCORE", gate.main, "-inf", gate.ms)) do
     local state, held = record_parse(redis.call("HGET", gate.records, token) or "")
@@ -42,7 +45,8 @@ local function holders_settle(gate)
   end
 end
 
--- Whether there is room for `weight` more. Only when there seems to be none does it look for holders that have expired.
+-- Whether there is room for `weight` more. Only when there seems to be none does it look for
+-- holders that have expired.
 local function holders_fit(gate, weight, limit)
   if gate.used + weight <= limit then
     return true

@@ -30,7 +30,11 @@ pub(super) struct Ending {
 
 impl Ending {
     pub(super) fn next(&self) -> Instant {
-        let answer_by = if self.answer.is_some() { self.answer_by } else { Instant::FAR };
+        let answer_by = if self.answer.is_some() {
+            self.answer_by
+        } else {
+            Instant::FAR
+        };
         self.until.min(self.retry_at).min(answer_by)
     }
 
@@ -77,31 +81,54 @@ impl Core {
 
     /// Sends the end if there is a connection; a connection that comes up sends what was left.
     pub(super) fn send_end(&mut self, now: Instant, token: Token) {
-        let Some(Entry::Ending(ending)) = self.entries.get_mut(&token) else { return };
+        let Some(Entry::Ending(ending)) = self.entries.get_mut(&token) else {
+            return;
+        };
         let resource = &ending.request.resource;
         if ending.in_flight || !self.links[resource.tag.index() % self.links.len()] {
             return;
         }
         ending.in_flight = true;
         ending.retry_at = Instant::FAR;
-        let end = End { token, resource: resource.clone(), latest_ms: ending.open.latest_ms };
-        self.calls.push(Call { sent: now, body: Body::End(end) });
+        let end = End {
+            token,
+            resource: resource.clone(),
+            latest_ms: ending.open.latest_ms,
+        };
+        self.calls.push(Call {
+            sent: now,
+            body: Body::End(end),
+        });
     }
 
-    pub(super) fn ended(&mut self, now: Instant, token: Token, result: Result<(Ended, bool), Failure>) {
-        let Some(Entry::Ending(ending)) = self.entries.get_mut(&token) else { return };
+    pub(super) fn ended(
+        &mut self,
+        now: Instant,
+        token: Token,
+        result: Result<(Ended, bool), Failure>,
+    ) {
+        let Some(Entry::Ending(ending)) = self.entries.get_mut(&token) else {
+            return;
+        };
         ending.in_flight = false;
         match result {
             Ok((outcome, more)) => {
                 match outcome {
                     Ended::Released => ending.tell(Ok(Release::Released)),
-                    // An earlier attempt of ours ended it, and only its answer was lost: nothing else ends a lease that still runs.
-                    Ended::Gone if ending.attempts > 0 && ending.held.is_some_and(|deadline| now < deadline) => {
+                    // An earlier attempt of ours ended it, and only its answer was lost: nothing
+                    // else ends a lease that still runs.
+                    Ended::Gone
+                        if ending.attempts > 0
+                            && ending.held.is_some_and(|deadline| now < deadline) =>
+                    {
                         ending.tell(Ok(Release::Released));
                     }
                     Ended::Cancelled | Ended::Gone => ending.tell(Ok(Release::NoLongerHeld)),
                     Ended::Incompatible => {
-                        let source = (redis::ErrorKind::UnexpectedReturnType, "a record of another protocol version");
+                        let source = (
+                            redis::ErrorKind::UnexpectedReturnType,
+                            "a record of another protocol version",
+                        );
                         let failure = Failure::Final(BackendErrorKind::Incompatible, source.into());
                         let error = self.failure_of_end(token, &failure);
                         self.tell_end(token, error);
@@ -133,13 +160,21 @@ impl Core {
     }
 
     pub(super) fn ending_due(&mut self, now: Instant, token: Token) {
-        let Some(Entry::Ending(ending)) = self.entries.get(&token) else { return };
+        let Some(Entry::Ending(ending)) = self.entries.get(&token) else {
+            return;
+        };
         if ending.answer.is_some() && now >= ending.answer_by {
-            let failure = if ending.in_flight || ending.attempts > 0 { Failure::Unknown(None) } else { Failure::NotSent };
+            let failure = if ending.in_flight || ending.attempts > 0 {
+                Failure::Unknown(None)
+            } else {
+                Failure::NotSent
+            };
             let error = self.failure_of_end(token, &failure);
             self.tell_end(token, error);
         }
-        let Some(Entry::Ending(ending)) = self.entries.get_mut(&token) else { return };
+        let Some(Entry::Ending(ending)) = self.entries.get_mut(&token) else {
+            return;
+        };
         if now >= ending.until {
             tracing::warn!(gate = %ending.request.resource.gate, "a release was never answered; its lease has run out");
             self.forget_end(token, false);
@@ -151,7 +186,9 @@ impl Core {
 
     fn failure_of_end(&self, token: Token, failure: &Failure) -> ReleaseAnswer {
         match self.entries.get(&token) {
-            Some(Entry::Ending(ending)) => Err(self.failure(&ending.request, "releasing", Some(failure))),
+            Some(Entry::Ending(ending)) => {
+                Err(self.failure(&ending.request, "releasing", Some(failure)))
+            }
             _ => Ok(Release::NoLongerHeld),
         }
     }
@@ -163,7 +200,9 @@ impl Core {
     }
 
     fn forget_end(&mut self, token: Token, done: bool) {
-        let Some(Entry::Ending(mut ending)) = self.entries.remove(&token) else { return };
+        let Some(Entry::Ending(mut ending)) = self.entries.remove(&token) else {
+            return;
+        };
         self.timers.clear(ending.timer, Due::Token(token));
         ending.tell(Ok(Release::NoLongerHeld));
         if let Some(shutdown) = &mut self.shutdown

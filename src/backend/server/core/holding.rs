@@ -33,24 +33,39 @@ pub(super) struct Holder {
 
 impl Holder {
     pub(super) fn next(&self) -> Instant {
-        let renew_at = if self.in_flight { Instant::FAR } else { self.renew_at };
+        let renew_at = if self.in_flight {
+            Instant::FAR
+        } else {
+            self.renew_at
+        };
         self.lease.deadline().min(renew_at)
     }
 
     /// The time between two renewals, and the latest a first one comes after a claim.
     fn interval(&self) -> Duration {
-        if self.whole { self.request.ttl.get() / 3 } else { self.request.ttl.claim() / 3 }
+        if self.whole {
+            self.request.ttl.get() / 3
+        } else {
+            self.request.ttl.claim() / 3
+        }
     }
 
     /// When it must not be held any more, however often it is renewed.
     fn last(&self) -> Instant {
-        self.request.mode.longest(self.request.ttl.get()).map_or(Instant::FAR, |longest| self.granted.after(longest))
+        self.request
+            .mode
+            .longest(self.request.ttl.get())
+            .map_or(Instant::FAR, |longest| self.granted.after(longest))
     }
 
     fn plan(&mut self) {
         // A lease that has its whole length and may not get longer is left to run out.
         let done = self.whole && self.renewed.after(self.request.ttl.get()) >= self.last();
-        self.renew_at = if done { Instant::FAR } else { self.renewed.after(self.interval()) };
+        self.renew_at = if done {
+            Instant::FAR
+        } else {
+            self.renewed.after(self.interval())
+        };
     }
 
     pub(super) fn renew_now(&mut self, now: Instant) {
@@ -66,7 +81,8 @@ impl Holder {
         }
     }
 
-    /// Whether its renewal is due, or near enough to go along with another's: the renewals of a tag come to share their calls.
+    /// Whether its renewal is due, or near enough to go along with another's: the renewals of a tag
+    /// come to share their calls.
     pub(super) fn wants_renewal(&self, now: Instant) -> bool {
         !self.in_flight
             && self.renew_at != Instant::FAR
@@ -82,7 +98,10 @@ impl Holder {
 }
 
 impl Core {
-    #[expect(clippy::too_many_arguments, reason = "each is one fact of the grant, and it is called once")]
+    #[expect(
+        clippy::too_many_arguments,
+        reason = "each is one fact of the grant, and it is called once"
+    )]
     pub(super) fn start_holding(
         &mut self,
         now: Instant,
@@ -113,20 +132,34 @@ impl Core {
     }
 
     /// An acquire that was sent before we knew of the grant says "held".
-    pub(super) fn held_again(&mut self, now: Instant, sent: Instant, token: Token, fence: FencingToken, left: Duration) {
-        let Some(Entry::Holding(holder)) = self.entries.get(&token) else { return };
+    pub(super) fn held_again(
+        &mut self,
+        now: Instant,
+        sent: Instant,
+        token: Token,
+        fence: FencingToken,
+        left: Duration,
+    ) {
+        let Some(Entry::Holding(holder)) = self.entries.get(&token) else {
+            return;
+        };
         match fence.cmp(&holder.lease.fencing_token()) {
             // A late word of a grant before ours.
             Ordering::Less => {}
-            Ordering::Equal => holder.lease.prolong(validity(sent, left).min(holder.last())),
-            // Ours ran out, and this token was granted anew meanwhile: somebody else may have held in between.
+            Ordering::Equal => holder
+                .lease
+                .prolong(validity(sent, left).min(holder.last())),
+            // Ours ran out, and this token was granted anew meanwhile: somebody else may have held
+            // in between.
             Ordering::Greater => self.lose(now, token, LostReason::Gone),
         }
     }
 
     /// The holder's timer fired; names the tag if a renewal is due.
     pub(super) fn holder_due(&mut self, now: Instant, token: Token) -> Option<Tag> {
-        let Some(Entry::Holding(holder)) = self.entries.get(&token) else { return None };
+        let Some(Entry::Holding(holder)) = self.entries.get(&token) else {
+            return None;
+        };
         if now >= holder.lease.deadline() {
             self.lose(now, token, LostReason::Expired);
             return None;
@@ -154,15 +187,32 @@ impl Core {
             Err(_) => Vec::new(),
         };
         for (index, lease) in call.leases.iter().enumerate() {
-            self.lease_renewed(now, sent, lease.token, lease.fence, entries.get(index).copied());
+            self.lease_renewed(
+                now,
+                sent,
+                lease.token,
+                lease.fence,
+                entries.get(index).copied(),
+            );
         }
     }
 
-    fn lease_renewed(&mut self, now: Instant, sent: Instant, token: Token, fence: FencingToken, answer: Option<Renewed>) {
+    fn lease_renewed(
+        &mut self,
+        now: Instant,
+        sent: Instant,
+        token: Token,
+        fence: FencingToken,
+        answer: Option<Renewed>,
+    ) {
         match self.entries.get_mut(&token) {
             Some(Entry::Waiting(_)) => match answer {
-                Some(Renewed::Left(left)) => self.confirmed(now, token, fence, Some(validity(sent, left))),
-                Some(Renewed::Gone | Renewed::Other | Renewed::Incompatible) => self.confirmed(now, token, fence, None),
+                Some(Renewed::Left(left)) => {
+                    self.confirmed(now, token, fence, Some(validity(sent, left)));
+                }
+                Some(Renewed::Gone | Renewed::Other | Renewed::Incompatible) => {
+                    self.confirmed(now, token, fence, None);
+                }
                 // Confirmed by its timer.
                 None => {}
             },
@@ -175,7 +225,9 @@ impl Core {
                 }
                 match answer {
                     Some(Renewed::Left(left)) => {
-                        holder.lease.prolong(validity(sent, left).min(holder.last()));
+                        holder
+                            .lease
+                            .prolong(validity(sent, left).min(holder.last()));
                         holder.renewed = sent;
                         holder.whole = true;
                         holder.plan();
@@ -185,9 +237,12 @@ impl Core {
                         return;
                     }
                     None => {
-                        // Not lost: the lease still runs. Soon enough for several attempts, not so soon as to flood.
+                        // Not lost: the lease still runs. Soon enough for several attempts, not so
+                        // soon as to flood.
                         let left = holder.lease.deadline().since(now);
-                        holder.renew_at = now.after((left / 5).clamp(Duration::from_millis(10), Duration::from_millis(500)));
+                        holder.renew_at = now.after(
+                            (left / 5).clamp(Duration::from_millis(10), Duration::from_millis(500)),
+                        );
                     }
                 }
                 self.schedule(token);
@@ -198,15 +253,25 @@ impl Core {
 
     /// Tells the owner that its lease is over, and ends it on the server too.
     pub(super) fn lose(&mut self, now: Instant, token: Token, reason: LostReason) {
-        let Some(Entry::Holding(holder)) = self.entries.get(&token) else { return };
+        let Some(Entry::Holding(holder)) = self.entries.get(&token) else {
+            return;
+        };
         if holder.lease.lose(reason) {
-            let (gate, fencing_token) = (&holder.request.resource.gate, holder.lease.fencing_token().get());
+            let (gate, fencing_token) = (
+                &holder.request.resource.gate,
+                holder.lease.fencing_token().get(),
+            );
             tracing::warn!(%gate, fencing_token, %reason, "lost a lease");
         }
         self.stop_holding(now, token, None);
     }
 
-    pub(super) fn release(&mut self, now: Instant, token: Token, answer: Option<oneshot::Sender<ReleaseAnswer>>) {
+    pub(super) fn release(
+        &mut self,
+        now: Instant,
+        token: Token,
+        answer: Option<oneshot::Sender<ReleaseAnswer>>,
+    ) {
         if matches!(self.entries.get(&token), Some(Entry::Holding(_))) {
             self.stop_holding(now, token, answer);
         } else if let Some(answer) = answer {
@@ -214,10 +279,24 @@ impl Core {
         }
     }
 
-    fn stop_holding(&mut self, now: Instant, token: Token, answer: Option<oneshot::Sender<ReleaseAnswer>>) {
-        let Some(Entry::Holding(holder)) = self.entries.remove(&token) else { return };
+    fn stop_holding(
+        &mut self,
+        now: Instant,
+        token: Token,
+        answer: Option<oneshot::Sender<ReleaseAnswer>>,
+    ) {
+        let Some(Entry::Holding(holder)) = self.entries.remove(&token) else {
+            return;
+        };
         self.timers.clear(holder.timer, Due::Token(token));
         self.renew_without(holder.request.resource.tag, token);
-        self.end(now, token, &holder.request, holder.open, Some(holder.lease.deadline()), answer);
+        self.end(
+            now,
+            token,
+            &holder.request,
+            holder.open,
+            Some(holder.lease.deadline()),
+            answer,
+        );
     }
 }

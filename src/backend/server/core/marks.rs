@@ -1,16 +1,17 @@
 //! Which of our requests the server ran before a push.
 //!
-//! Clocks do not tell: the server's may be set back between the two. Answers and pushes of one hash tag therefore carry marks. An answer
-//! with a smaller mark than a push was given before it, so the push's grant came after the sending of that request, and lasts
-//! at least as long from there as it does on the server.
+//! Clocks do not tell: the server's may be set back between the two. Answers and pushes of one hash
+//! tag therefore carry marks. An answer with a smaller mark than a push was given before it, so the
+//! push's grant came after the sending of that request, and lasts at least as long from there as it
+//! does on the server.
 
 use std::collections::VecDeque;
 use std::time::Duration;
 
 use crate::time::Instant;
 
-/// How far apart the kept answers lie at least, and how many are kept: a push is rarely later than that, and then only pays
-/// a round trip.
+/// How far apart the kept answers lie at least, and how many are kept: a push is rarely later than
+/// that, and then only pays a round trip.
 const SPACING: Duration = Duration::from_millis(50);
 const KEPT: usize = 16;
 
@@ -25,7 +26,11 @@ impl Marks {
     /// A request sent at `sent` was answered with `mark`.
     pub(super) fn seen(&mut self, mark: u64, sent: Instant) {
         self.latest = Some((mark, sent));
-        if self.kept.back().is_none_or(|(_, last)| sent.since(*last) >= SPACING) {
+        if self
+            .kept
+            .back()
+            .is_none_or(|(_, last)| sent.since(*last) >= SPACING)
+        {
             if self.kept.len() == KEPT {
                 self.kept.pop_front();
             }
@@ -36,7 +41,10 @@ impl Marks {
     /// The last known moment that surely lies before the push with `mark`.
     pub(super) fn before(&self, mark: u64) -> Option<Instant> {
         let known = self.latest.iter().chain(self.kept.iter());
-        known.filter(|(seen, _)| *seen < mark).map(|(_, sent)| *sent).max()
+        known
+            .filter(|(seen, _)| *seen < mark)
+            .map(|(_, sent)| *sent)
+            .max()
     }
 }
 
@@ -57,7 +65,11 @@ mod tests {
         }
         assert_eq!(marks.before(25), Some(at(200)));
         assert_eq!(marks.before(31), Some(at(300)));
-        assert_eq!(marks.before(10), None, "an equal mark may be the push's own");
+        assert_eq!(
+            marks.before(10),
+            None,
+            "an equal mark may be the push's own"
+        );
     }
 
     #[test]
@@ -67,6 +79,10 @@ mod tests {
             marks.seen(ms, at(ms));
         }
         assert!(marks.kept.len() <= KEPT);
-        assert!(marks.before(99_500).is_some_and(|moment| moment >= at(99_400)));
+        assert!(
+            marks
+                .before(99_500)
+                .is_some_and(|moment| moment >= at(99_400))
+        );
     }
 }

@@ -1,15 +1,19 @@
-//! All that one handle decides, without input or output: commands, answers, pushes and time come in, calls go out.
+//! All that one handle decides, without input or output: commands, answers, pushes and time come
+//! in, calls go out.
 //!
-//! It runs on the handle's background thread alone, so nothing here is locked, and tests can put any event after any other.
+//! It runs on the handle's background thread alone, so nothing here is locked, and tests can put
+//! any event after any other.
 //!
 //! # Invariants
 //!
-//! 1. A token is in `entries` from its first call until its `end` was answered: whatever a lost, late or repeated request may leave on
-//!    the server, somebody is left here to clean it up.
-//! 2. A token goes from waiting to holding to ending, never back. A late answer finds it further on and changes nothing but,
-//!    forwards, the deadline.
-//! 3. Every entry, and every tag with waiters, has a timer: no event that fails to come can stall one for good.
-//! 4. One acquire of a token is under way at a time, and `Open` knows the latest moment at which an unanswered one may still run.
+//! 1. A token is in `entries` from its first call until its `end` was answered: whatever a lost,
+//!    late or repeated request may leave on the server, somebody is left here to clean it up.
+//! 2. A token goes from waiting to holding to ending, never back. A late answer finds it further on
+//!    and changes nothing but, forwards, the deadline.
+//! 3. Every entry, and every tag with waiters, has a timer: no event that fails to come can stall
+//!    one for good.
+//! 4. One acquire of a token is under way at a time, and `Open` knows the latest moment at which an
+//!    unanswered one may still run.
 
 mod ending;
 mod holding;
@@ -45,10 +49,20 @@ use crate::token::Token;
 /// What a caller asks of the background thread.
 #[derive(Debug)]
 pub(super) enum Command {
-    Acquire { token: Token, request: Request, answer: oneshot::Sender<Result<Lease, LockError>> },
+    Acquire {
+        token: Token,
+        request: Request,
+        answer: oneshot::Sender<Result<Lease, LockError>>,
+    },
     Cancel(Token),
-    Release { token: Token, answer: Option<oneshot::Sender<ReleaseAnswer>> },
-    Shutdown { deadline: Duration, answer: oneshot::Sender<ShutdownReport> },
+    Release {
+        token: Token,
+        answer: Option<oneshot::Sender<ReleaseAnswer>>,
+    },
+    Shutdown {
+        deadline: Duration,
+        answer: oneshot::Sender<ShutdownReport>,
+    },
 }
 
 /// A channel that other clients of an exact key tell of releases on.
@@ -77,7 +91,8 @@ impl Entry {
     }
 }
 
-/// The acquires of one token that were sent and not answered: they may run until `latest_ms` of the server's clock.
+/// The acquires of one token that were sent and not answered: they may run until `latest_ms` of the
+/// server's clock.
 #[derive(Debug, Clone, Copy, Default)]
 struct Open {
     count: u32,
@@ -173,7 +188,8 @@ impl Core {
         self.timers.next()
     }
 
-    /// The connection that carries a tag's calls: always the same one, so that they run in the order of their sending.
+    /// The connection that carries a tag's calls: always the same one, so that they run in the
+    /// order of their sending.
     pub(super) fn link_of(&self, tag: Tag) -> usize {
         tag.index() % self.links.len()
     }
@@ -184,7 +200,11 @@ impl Core {
 
     pub(super) fn command(&mut self, now: Instant, command: Command) {
         match command {
-            Command::Acquire { token, request, answer } => self.acquire(now, token, request, answer),
+            Command::Acquire {
+                token,
+                request,
+                answer,
+            } => self.acquire(now, token, request, answer),
             Command::Cancel(token) => self.cancel(now, token),
             Command::Release { token, answer } => self.release(now, token, answer),
             Command::Shutdown { deadline, answer } => self.shut_down(now, deadline, answer),
@@ -196,7 +216,12 @@ impl Core {
         self.clock.observe(us, now);
     }
 
-    pub(super) fn answer(&mut self, now: Instant, call: Call, result: Result<redis::Value, Failure>) {
+    pub(super) fn answer(
+        &mut self,
+        now: Instant,
+        call: Call,
+        result: Result<redis::Value, Failure>,
+    ) {
         let sent = call.sent;
         match call.body {
             Body::Acquire(ask) => {
@@ -222,7 +247,10 @@ impl Core {
         decode: impl FnOnce(&redis::Value) -> Result<Reply<T>, Garbled>,
     ) -> Result<T, Failure> {
         let reply = decode(&result?).map_err(|Garbled| {
-            let garbled = (redis::ErrorKind::UnexpectedReturnType, "an answer that none of our scripts gives");
+            let garbled = (
+                redis::ErrorKind::UnexpectedReturnType,
+                "an answer that none of our scripts gives",
+            );
             Failure::Final(BackendErrorKind::Protocol, redis::RedisError::from(garbled))
         })?;
         self.clock.observe(reply.us, now);
@@ -231,12 +259,18 @@ impl Core {
 
     pub(super) fn push(&mut self, now: Instant, push: Push) {
         match push {
-            Push::Grant { token, fence, mark, left } => self.granted(now, token, fence, mark, left),
+            Push::Grant {
+                token,
+                fence,
+                mark,
+                left,
+            } => self.granted(now, token, fence, mark, left),
             Push::Never { token } => self.never_fits(now, token),
         }
     }
 
-    /// A connection for commands came up or went down. What could not be sent meanwhile is sent now.
+    /// A connection for commands came up or went down. What could not be sent meanwhile is sent
+    /// now.
     pub(super) fn link_changed(&mut self, now: Instant, link: usize, up: bool) {
         self.links[link] = up;
         if !up {
@@ -253,7 +287,8 @@ impl Core {
                 Entry::Holding(_) | Entry::Ending(_) => rest.push(*token),
             }
         }
-        // Leases first: they run out. Waiters in their order, since those without a place get one now.
+        // Leases first: they run out. Waiters in their order, since those without a place get one
+        // now.
         for token in rest {
             match self.entries.get_mut(&token) {
                 Some(Entry::Holding(holder)) => {
@@ -275,7 +310,8 @@ impl Core {
         self.connect_error = Some(error);
     }
 
-    /// The inbox was confirmed, or is lost. While it is down nobody can tell us, so we ask; when it is back we ask once, how all stand.
+    /// The inbox was confirmed, or is lost. While it is down nobody can tell us, so we ask; when it
+    /// is back we ask once, how all stand.
     pub(super) fn inbox_changed(&mut self, now: Instant, listening: bool) {
         self.listening = listening;
         if listening {
@@ -335,8 +371,8 @@ impl Core {
         None
     }
 
-    /// Sets an entry's timer to what it needs next. A timer that is too early is left as it is: it finds nothing due and comes
-    /// here again, which is cheaper than to move it with each step.
+    /// Sets an entry's timer to what it needs next. A timer that is too early is left as it is: it
+    /// finds nothing due and comes here again, which is cheaper than to move it with each step.
     fn schedule(&mut self, token: Token) {
         let (next, timer) = match self.entries.get_mut(&token) {
             Some(Entry::Waiting(waiter)) => (waiter.next(), &mut waiter.timer),
@@ -347,7 +383,12 @@ impl Core {
         self.timers.set(timer, next, Due::Token(token));
     }
 
-    fn shut_down(&mut self, now: Instant, deadline: Duration, answer: oneshot::Sender<ShutdownReport>) {
+    fn shut_down(
+        &mut self,
+        now: Instant,
+        deadline: Duration,
+        answer: oneshot::Sender<ShutdownReport>,
+    ) {
         let deadline = now.after(deadline);
         // The calls under way, and one more for what they leave behind.
         let last = deadline.after(2 * self.settings.command_timeout);
@@ -358,7 +399,13 @@ impl Core {
                 shutdown.last = shutdown.last.min(last);
             }
             None => {
-                self.shutdown = Some(Shutdown { deadline, last, answers: vec![answer], cut: false, report: ShutdownReport::default() });
+                self.shutdown = Some(Shutdown {
+                    deadline,
+                    last,
+                    answers: vec![answer],
+                    cut: false,
+                    report: ShutdownReport::default(),
+                });
             }
         }
         let tokens: Vec<Token> = self.entries.keys().copied().collect();
@@ -370,7 +417,9 @@ impl Core {
 
     /// Takes the next step of a shutdown, if one is due.
     fn settle_shutdown(&mut self, now: Instant) {
-        let Some(shutdown) = &mut self.shutdown else { return };
+        let Some(shutdown) = &mut self.shutdown else {
+            return;
+        };
         if now >= shutdown.deadline && !std::mem::replace(&mut shutdown.cut, true) {
             let held: Vec<Token> = self
                 .entries
@@ -381,7 +430,9 @@ impl Core {
                 self.lose(now, token, LostReason::ShutDown);
             }
         }
-        let Some(shutdown) = &mut self.shutdown else { return };
+        let Some(shutdown) = &mut self.shutdown else {
+            return;
+        };
         if self.entries.is_empty() || now >= shutdown.last {
             let held = |entry: &&Entry| match entry {
                 Entry::Ending(ending) => ending.held.is_some(),
@@ -397,8 +448,15 @@ impl Core {
 
     /// When a shutdown has its next step, so that the thread wakes for it.
     pub(super) fn shutdown_timer(&self) -> Option<Instant> {
-        let shutdown = self.shutdown.as_ref().filter(|shutdown| !shutdown.answers.is_empty())?;
-        Some(if shutdown.cut { shutdown.last } else { shutdown.deadline })
+        let shutdown = self
+            .shutdown
+            .as_ref()
+            .filter(|shutdown| !shutdown.answers.is_empty())?;
+        Some(if shutdown.cut {
+            shutdown.last
+        } else {
+            shutdown.deadline
+        })
     }
 
     /// What to tell the caller of a request that failed.
@@ -409,9 +467,10 @@ impl Core {
             None | Some(Failure::NotSent | Failure::NoScript) => {
                 let error = self.connect_error.clone();
                 let (kind, what) = match &error {
-                    Some(error) if error.kind() == redis::ErrorKind::AuthenticationFailed => {
-                        (BackendErrorKind::NotPermitted, "the server refuses the credentials; check user and password")
-                    }
+                    Some(error) if error.kind() == redis::ErrorKind::AuthenticationFailed => (
+                        BackendErrorKind::NotPermitted,
+                        "the server refuses the credentials; check user and password",
+                    ),
                     _ => {
                         let what = "there is no connection to the server; check that it runs and that the address is right";
                         (BackendErrorKind::Unreachable, what)
@@ -421,7 +480,9 @@ impl Core {
             }
             Some(Failure::Unknown(None)) => (
                 BackendErrorKind::TimedOut,
-                format!("no answer within {timeout} ms; the server is slow or the path to it is broken"),
+                format!(
+                    "no answer within {timeout} ms; the server is slow or the path to it is broken"
+                ),
                 None,
             ),
             Some(Failure::Unknown(Some(error))) => (
@@ -431,10 +492,13 @@ impl Core {
             ),
             Some(Failure::NotNow(error)) => (
                 BackendErrorKind::Refused,
-                "the server can't serve now (loading, busy, read-only or without a master)".to_owned(),
+                "the server can't serve now (loading, busy, read-only or without a master)"
+                    .to_owned(),
                 Some(error.clone()),
             ),
-            Some(Failure::Final(kind, error)) => (*kind, remedy(*kind).to_owned(), Some(error.clone())),
+            Some(Failure::Final(kind, error)) => {
+                (*kind, remedy(*kind).to_owned(), Some(error.clone()))
+            }
         };
         BackendError::new(kind, format!("{doing} `{gate}`: {what}"), source)
     }
@@ -446,7 +510,9 @@ fn remedy(kind: BackendErrorKind) -> &'static str {
         BackendErrorKind::Refused => {
             "the server declined (out of memory, too few replicas, or its persistence is broken); see its log"
         }
-        BackendErrorKind::NotPermitted => "the server's user may not do this; see the ACL in ARCHITECTURE.md",
+        BackendErrorKind::NotPermitted => {
+            "the server's user may not do this; see the ACL in SECURITY.md"
+        }
         BackendErrorKind::ForeignData => {
             "something else lives under this key; choose another name or prefix, or remove it"
         }

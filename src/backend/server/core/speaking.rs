@@ -1,4 +1,5 @@
-//! What a process says to the server unasked, for each hash tag: that it is alive, that it still holds, and how its waiters stand.
+//! What a process says to the server unasked, for each hash tag: that it is alive, that it still
+//! holds, and how its waiters stand.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
@@ -19,7 +20,8 @@ const POLL: (Duration, Duration) = (Duration::from_millis(100), Duration::from_m
 /// How long after an expected end of a lease it asks.
 const AFTER_END: Duration = Duration::from_millis(5);
 const SOONEST: Duration = Duration::from_millis(50);
-/// What one script renews at most: 3 us each, so that none stalls the server for longer than 0.2 ms.
+/// What one script renews at most: 3 us each, so that none stalls the server for longer than 0.2
+/// ms.
 const BATCH: usize = 64;
 
 /// The state of one hash tag in this process.
@@ -67,14 +69,21 @@ impl TagState {
         if self.queues.is_empty() {
             return Instant::FAR;
         }
-        let pump = self.queues.values().map(|queue| queue.pump_at).min().unwrap_or(Instant::FAR);
+        let pump = self
+            .queues
+            .values()
+            .map(|queue| queue.pump_at)
+            .min()
+            .unwrap_or(Instant::FAR);
         pump.min(self.spoke.after(BEAT))
     }
 }
 
 impl Core {
     fn tag_state(&mut self, now: Instant, resource: &Arc<Resource>) -> &mut TagState {
-        self.tags.entry(resource.tag).or_insert_with(|| TagState::new(resource, now))
+        self.tags
+            .entry(resource.tag)
+            .or_insert_with(|| TagState::new(resource, now))
     }
 
     fn schedule_tag(&mut self, tag: Tag) {
@@ -125,12 +134,16 @@ impl Core {
         let queue = state
             .queues
             .entry(Arc::clone(resource))
-            .or_insert_with(|| Queue { order: BTreeSet::new(), pump_at: Instant::FAR });
+            .or_insert_with(|| Queue {
+                order: BTreeSet::new(),
+                pump_at: Instant::FAR,
+            });
         queue.order.remove(&(old_ticket, token));
         let was_head = queue.head();
         queue.order.insert((ticket, token));
         let pump_at = now.after(pump_delay(listening, crowd, token));
-        // Only the first one's own answer may put the question off: a lost push is found by asking for the token it was meant for.
+        // Only the first one's own answer may put the question off: a lost push is found by asking
+        // for the token it was meant for.
         if was_head.is_none_or(|head| head == token) || queue.head() == Some(token) {
             queue.pump_at = pump_at;
         } else {
@@ -144,8 +157,12 @@ impl Core {
 
     /// A waiter's place is given up, or has become a lease.
     pub(super) fn dequeued(&mut self, resource: &Arc<Resource>, token: Token, ticket: u64) {
-        let Some(state) = self.tags.get_mut(&resource.tag) else { return };
-        let Some(queue) = state.queues.get_mut(resource) else { return };
+        let Some(state) = self.tags.get_mut(&resource.tag) else {
+            return;
+        };
+        let Some(queue) = state.queues.get_mut(resource) else {
+            return;
+        };
         queue.order.remove(&(ticket, token));
         if queue.order.is_empty() {
             state.queues.remove(resource);
@@ -158,18 +175,39 @@ impl Core {
 
     /// Asks for the first local waiter of a gate at once.
     pub(super) fn pump_next(&mut self, now: Instant, resource: &Arc<Resource>) {
-        let head = self.tags.get(&resource.tag).and_then(|state| state.queues.get(resource)).and_then(Queue::head);
+        let head = self
+            .tags
+            .get(&resource.tag)
+            .and_then(|state| state.queues.get(resource))
+            .and_then(Queue::head);
         if let Some(head) = head {
             self.sync(now, head);
         }
     }
 
-    /// An answer to what was sent at `sent` showed that the server had forgotten the place of `token`. If that is the one that asks
-    /// for all of its gate, all are asked for, in their order, but those whose own question comes after it anyway.
-    pub(super) fn forgotten(&mut self, now: Instant, resource: &Arc<Resource>, token: Token, sent: Instant) {
-        let queue = self.tags.get(&resource.tag).and_then(|state| state.queues.get(resource));
-        let Some(queue) = queue.filter(|queue| queue.head() == Some(token)) else { return };
-        let others: Vec<Token> = queue.order.iter().map(|(_, other)| *other).filter(|other| *other != token).collect();
+    /// An answer to what was sent at `sent` showed that the server had forgotten the place of
+    /// `token`. If that is the one that asks for all of its gate, all are asked for, in their
+    /// order, but those whose own question comes after it anyway.
+    pub(super) fn forgotten(
+        &mut self,
+        now: Instant,
+        resource: &Arc<Resource>,
+        token: Token,
+        sent: Instant,
+    ) {
+        let queue = self
+            .tags
+            .get(&resource.tag)
+            .and_then(|state| state.queues.get(resource));
+        let Some(queue) = queue.filter(|queue| queue.head() == Some(token)) else {
+            return;
+        };
+        let others: Vec<Token> = queue
+            .order
+            .iter()
+            .map(|(_, other)| *other)
+            .filter(|other| *other != token)
+            .collect();
         for other in others {
             if !self.is_asking_since(other, sent) {
                 self.sync(now, other);
@@ -180,8 +218,8 @@ impl Core {
     /// Somebody told of a release on an exact key's own channel.
     pub(in super::super) fn released_elsewhere(&mut self, now: Instant, channel: &str) {
         let told = |resource: &&Arc<Resource>| resource.released.as_deref() == Some(channel);
-        let gates = self.tags.values().flat_map(|state| state.queues.keys());
-        if let Some(resource) = gates.filter(told).cloned().next() {
+        let mut gates = self.tags.values().flat_map(|state| state.queues.keys());
+        if let Some(resource) = gates.find(told).cloned() {
             self.pump_next(now, &resource);
         }
     }
@@ -202,7 +240,9 @@ impl Core {
 
     /// From here on a lease is renewed along with the others of its tag.
     pub(super) fn renew_with(&mut self, tag: Tag, token: Token) {
-        let Some(Entry::Holding(holder)) = self.entries.get(&token) else { return };
+        let Some(Entry::Holding(holder)) = self.entries.get(&token) else {
+            return;
+        };
         let resource = holder.request.resource.clone();
         let spoke = Instant::from_nanos(0);
         let state = self.tag_state(spoke, &resource);
@@ -218,7 +258,8 @@ impl Core {
         }
     }
 
-    /// Says all that is due for a tag, in as few calls as can be: each question for a waiter and each renewal is a heartbeat, too.
+    /// Says all that is due for a tag, in as few calls as can be: each question for a waiter and
+    /// each renewal is a heartbeat, too.
     pub(super) fn speak(&mut self, now: Instant, tag: Tag) {
         if let Some(state) = self.tags.get_mut(&tag) {
             state.timer = Instant::FAR;
@@ -235,7 +276,9 @@ impl Core {
 
     /// Nobody hears; the connection that comes up asks for all. Until then only deadlines count.
     fn hold_back(&mut self, now: Instant, tag: Tag) {
-        let Some(state) = self.tags.get_mut(&tag) else { return };
+        let Some(state) = self.tags.get_mut(&tag) else {
+            return;
+        };
         state.spoke = now;
         for queue in state.queues.values_mut() {
             queue.pump_at = queue.pump_at.max(now.after(BEAT));
@@ -250,7 +293,9 @@ impl Core {
     }
 
     fn pump(&mut self, now: Instant, tag: Tag) {
-        let Some(state) = self.tags.get_mut(&tag) else { return };
+        let Some(state) = self.tags.get_mut(&tag) else {
+            return;
+        };
         // A question that is due before the next heartbeat is asked in place of this one.
         let beats = now >= state.spoke.after(BEAT);
         let early = state
@@ -273,7 +318,9 @@ impl Core {
     }
 
     fn renew_tag(&mut self, now: Instant, tag: Tag) {
-        let Some(state) = self.tags.get(&tag) else { return };
+        let Some(state) = self.tags.get(&tag) else {
+            return;
+        };
         let waits = !state.queues.is_empty();
         let roster = Arc::clone(&state.roster);
         let mut due: [Vec<Extend>; 2] = [Vec::new(), Vec::new()];
@@ -284,7 +331,12 @@ impl Core {
             {
                 let (fence, lease) = holder.renew(now);
                 let resource = holder.request.resource.clone();
-                due[resource.kind as usize].push(Extend { token, resource, fence, lease });
+                due[resource.kind as usize].push(Extend {
+                    token,
+                    resource,
+                    fence,
+                    lease,
+                });
                 self.schedule(token);
             }
         }
@@ -298,7 +350,9 @@ impl Core {
     }
 
     fn beat(&mut self, now: Instant, tag: Tag) {
-        let Some(state) = self.tags.get(&tag) else { return };
+        let Some(state) = self.tags.get(&tag) else {
+            return;
+        };
         if !state.queues.is_empty() && now >= state.spoke.after(BEAT) {
             let roster = Arc::clone(&state.roster);
             self.send_renewal(now, tag, Kind::Mutex, &roster, true, Vec::new());
@@ -315,7 +369,12 @@ impl Core {
         lease: Duration,
     ) {
         if self.is_up(resource.tag) {
-            let leases = vec![Extend { token, resource: Arc::clone(resource), fence, lease }];
+            let leases = vec![Extend {
+                token,
+                resource: Arc::clone(resource),
+                fence,
+                lease,
+            }];
             self.send_renewal(now, resource.tag, resource.kind, resource, true, leases);
         }
     }
@@ -332,17 +391,29 @@ impl Core {
         if waits {
             self.spoke(now, tag);
         }
-        let renew = Renew { tag, kind, roster: Arc::clone(roster), waits, leases };
-        self.calls.push(Call { sent: now, body: Body::Renew(renew) });
+        let renew = Renew {
+            tag,
+            kind,
+            roster: Arc::clone(roster),
+            waits,
+            leases,
+        };
+        self.calls.push(Call {
+            sent: now,
+            body: Body::Renew(renew),
+        });
     }
 }
 
-/// When to ask, should nobody tell before: shortly after the first end of a lease that was told of, those in front first.
+/// When to ask, should nobody tell before: shortly after the first end of a lease that was told of,
+/// those in front first.
 fn pump_delay(listening: bool, crowd: Crowd, token: Token) -> Duration {
     if !listening || crowd.foreign {
         return POLL.0 + POLL.1 * token.jitter(0) / 256;
     }
     let rank = u32::try_from(crowd.waiting.min(16)).unwrap_or(16);
-    let end = crowd.next_end.map_or(CLAIM, |end| end + AFTER_END + Duration::from_millis(2) * rank);
+    let end = crowd.next_end.map_or(CLAIM, |end| {
+        end + AFTER_END + Duration::from_millis(2) * rank
+    });
     end.clamp(SOONEST, CLAIM)
 }

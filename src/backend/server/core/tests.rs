@@ -34,7 +34,10 @@ impl Backend for Drops {
     }
 
     fn release(&self, lease: &Arc<LeaseState>, answer: Option<oneshot::Sender<ReleaseAnswer>>) {
-        self.note(Command::Release { token: lease.token(), answer });
+        self.note(Command::Release {
+            token: lease.token(),
+            answer,
+        });
     }
 
     fn shutdown(&self, deadline: Duration, answer: oneshot::Sender<ShutdownReport>) {
@@ -44,7 +47,10 @@ impl Backend for Drops {
 
 impl Drops {
     fn note(&self, command: Command) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).push(command);
+        self.0
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .push(command);
     }
 }
 
@@ -64,8 +70,17 @@ impl Desk {
     fn new() -> Self {
         let drops = Arc::new(Drops::default());
         let weak = Arc::downgrade(&drops);
-        let settings = Settings { connections: 1, ..Settings::default() };
-        let mut desk = Self { core: Core::new(weak, settings), drops, start: Instant::now(), ms: 0, tokens: 0 };
+        let settings = Settings {
+            connections: 1,
+            ..Settings::default()
+        };
+        let mut desk = Self {
+            core: Core::new(weak, settings),
+            drops,
+            start: Instant::now(),
+            ms: 0,
+            tokens: 0,
+        };
         desk.core.time_seen(SERVER * 1000, desk.now());
         desk.core.link_changed(desk.now(), 0, true);
         desk.core.inbox_changed(desk.now(), true);
@@ -102,7 +117,14 @@ impl Desk {
         self.tokens += 1;
         let token = Token::of(self.tokens);
         let (sender, answer) = oneshot::channel();
-        self.core.command(self.now(), Command::Acquire { token, request, answer: sender });
+        self.core.command(
+            self.now(),
+            Command::Acquire {
+                token,
+                request,
+                answer: sender,
+            },
+        );
         (token, answer)
     }
 
@@ -111,7 +133,13 @@ impl Desk {
     }
 
     fn calls(&mut self) -> Vec<Call> {
-        let dropped: Vec<Command> = self.drops.0.lock().unwrap_or_else(PoisonError::into_inner).drain(..).collect();
+        let dropped: Vec<Command> = self
+            .drops
+            .0
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .drain(..)
+            .collect();
         for command in dropped {
             self.core.command(self.now(), command);
         }
@@ -143,12 +171,18 @@ impl Desk {
 
     fn queued(&mut self, call: Call, stamp: u64, ticket: u64, next_ms: i64) {
         let us = self.server_us() as i64;
-        self.answer(call, &[1, us, stamp as i64, 0, next_ms, 0, 0, ticket as i64, 0, us]);
+        self.answer(
+            call,
+            &[1, us, stamp as i64, 0, next_ms, 0, 0, ticket as i64, 0, us],
+        );
     }
 
     fn queued_anew(&mut self, call: Call, stamp: u64, ticket: u64) {
         let us = self.server_us() as i64;
-        self.answer(call, &[1, us, stamp as i64, 0, 5000, 0, 0, ticket as i64, 1, us]);
+        self.answer(
+            call,
+            &[1, us, stamp as i64, 0, 5000, 0, 0, ticket as i64, 1, us],
+        );
     }
 
     fn ended(&mut self, call: Call, status: i64) {
@@ -169,7 +203,15 @@ impl Desk {
 
     fn push(&mut self, token: Token, fence: u64, mark: u64) {
         let left = Duration::from_secs(3);
-        self.core.push(self.now(), Push::Grant { token, fence: FencingToken::new(fence), mark, left });
+        self.core.push(
+            self.now(),
+            Push::Grant {
+                token,
+                fence: FencingToken::new(fence),
+                mark,
+                left,
+            },
+        );
     }
 
     /// A waiter that the server has queued, with its answer still to come.
@@ -191,7 +233,10 @@ impl Desk {
 }
 
 fn granted(answer: &mut Answer) -> Lease {
-    answer.try_recv().expect("it is answered").expect("it is granted")
+    answer
+        .try_recv()
+        .expect("it is answered")
+        .expect("it is granted")
 }
 
 fn refused(answer: &mut Answer) -> RefusalKind {
@@ -276,7 +321,10 @@ fn a_late_push_is_dated_before_its_grant_and_confirmed_when_little_is_left() {
     // Granted 1 ms later, heard 2.9 s later, and nothing else was heard in between.
     desk.ms += 2900;
     desk.push(token, us, us);
-    assert!(is_open(&mut answer), "a claim that may be over is not handed out");
+    assert!(
+        is_open(&mut answer),
+        "a claim that may be over is not handed out"
+    );
     let call = desk.call();
     assert_eq!(renew(&call).leases[0].fence.get(), us);
     desk.renewed(call, &[10_000]);
@@ -398,7 +446,10 @@ fn a_renewal_that_failed_is_repeated_and_loses_nothing_before_the_deadline() {
             desk.fail(call, Failure::Unknown(None));
         }
     }
-    assert!((10..=30).contains(&renewals), "{renewals} attempts from 3.3 to 9.8 s");
+    assert!(
+        (10..=30).contains(&renewals),
+        "{renewals} attempts from 3.3 to 9.8 s"
+    );
     assert!(lease.state().is_held());
 }
 
@@ -444,7 +495,11 @@ fn renewals_of_one_tag_share_a_call() {
         desk.pass(10);
     }
     desk.pass(3334);
-    let sizes: Vec<usize> = desk.calls().iter().map(|call| renew(call).leases.len()).collect();
+    let sizes: Vec<usize> = desk
+        .calls()
+        .iter()
+        .map(|call| renew(call).leases.len())
+        .collect();
     assert_eq!(sizes, [64, 36]);
 }
 
@@ -497,7 +552,10 @@ fn a_dropped_acquire_under_way_is_ended_with_the_latest_moment_it_may_run_at() {
     drop(answer);
     desk.core.command(desk.now(), Command::Cancel(token));
     let ending = desk.call();
-    assert_eq!((end(&ending).token, end(&ending).latest_ms), (token, latest));
+    assert_eq!(
+        (end(&ending).token, end(&ending).latest_ms),
+        (token, latest)
+    );
     desk.held(call, 1, 10_000);
     desk.no_call();
     desk.ended(ending, 0);
@@ -569,10 +627,19 @@ fn a_release_tells_whether_the_lease_still_held() {
         let (token, lease) = desk.holder();
         assert!(lease.state().finish());
         let (sender, mut answer) = oneshot::channel();
-        desk.core.command(desk.now(), Command::Release { token, answer: Some(sender) });
+        desk.core.command(
+            desk.now(),
+            Command::Release {
+                token,
+                answer: Some(sender),
+            },
+        );
         let call = desk.call();
         desk.ended(call, status);
-        assert_eq!(answer.try_recv().expect("answered").expect("no failure"), expected);
+        assert_eq!(
+            answer.try_recv().expect("answered").expect("no failure"),
+            expected
+        );
     }
 }
 
@@ -582,12 +649,21 @@ fn a_release_that_is_not_answered_says_so_and_goes_on() {
     let (token, lease) = desk.holder();
     assert!(lease.state().finish());
     let (sender, mut answer) = oneshot::channel();
-    desk.core.command(desk.now(), Command::Release { token, answer: Some(sender) });
+    desk.core.command(
+        desk.now(),
+        Command::Release {
+            token,
+            answer: Some(sender),
+        },
+    );
     let call = desk.call();
     desk.pass(500);
     desk.fail(call, Failure::Unknown(None));
     desk.pass(1);
-    let told = answer.try_recv().expect("answered").expect_err("not released yet");
+    let told = answer
+        .try_recv()
+        .expect("answered")
+        .expect_err("not released yet");
     assert_eq!(told.kind(), BackendErrorKind::TimedOut);
     desk.pass(100);
     assert_eq!(end(&desk.call()).token, token);
@@ -633,11 +709,12 @@ fn an_inbox_confirmed_while_an_acquire_is_under_way_leads_to_another_one() {
 fn without_an_inbox_the_first_waiter_asks_for_all() {
     let mut desk = Desk::new();
     desk.core.inbox_changed(desk.now(), false);
+    let mut answers = Vec::new();
     for ticket in 1..=10 {
         let (_, answer) = desk.lock();
         let call = desk.call();
         desk.queued(call, ticket, ticket, 5000);
-        std::mem::forget(answer);
+        answers.push(answer);
     }
     desk.pass(250);
     assert_eq!(ask(&desk.call()).ticket, 1);
@@ -704,7 +781,8 @@ fn a_process_with_waiters_speaks_every_second_and_no_more() {
 #[test]
 fn a_wait_that_ran_out_is_refused_with_what_the_server_said() {
     let mut desk = Desk::new();
-    let (token, mut answer) = desk.acquire(Desk::request(Wait::AtMost(Duration::from_secs(2)), 10_000));
+    let (token, mut answer) =
+        desk.acquire(Desk::request(Wait::AtMost(Duration::from_secs(2)), 10_000));
     let call = desk.call();
     desk.queued(call, 5, 5, 7000);
     desk.pass(1999);
@@ -712,7 +790,11 @@ fn a_wait_that_ran_out_is_refused_with_what_the_server_said() {
     desk.calls();
     desk.pass(1);
     assert_eq!(refused(&mut answer), RefusalKind::WaitedTooLong);
-    assert!(desk.calls().iter().any(|call| matches!(&call.body, Body::End(end) if end.token == token)));
+    assert!(
+        desk.calls()
+            .iter()
+            .any(|call| matches!(&call.body, Body::End(end) if end.token == token))
+    );
 }
 
 #[test]
@@ -738,7 +820,8 @@ fn a_try_that_finds_it_held_is_refused_and_leaves_nothing() {
 fn without_a_server_a_call_fails_when_its_time_is_up_and_nothing_is_left() {
     let mut desk = Desk::new();
     desk.core.link_changed(desk.now(), 0, false);
-    let (_, mut bounded) = desk.acquire(Desk::request(Wait::AtMost(Duration::from_secs(2)), 10_000));
+    let (_, mut bounded) =
+        desk.acquire(Desk::request(Wait::AtMost(Duration::from_secs(2)), 10_000));
     let (_, mut tried) = desk.acquire(Desk::request(Wait::No, 10_000));
     let (_, mut unbounded) = desk.lock();
     desk.no_call();
@@ -763,7 +846,11 @@ fn a_connection_that_comes_up_sends_what_was_left() {
     let calls = desk.calls();
     assert_eq!(calls.len(), 2);
     assert!(calls.iter().any(|call| matches!(&call.body, Body::End(_))));
-    assert!(calls.iter().any(|call| matches!(&call.body, Body::Acquire(ask) if ask.token == waiting)));
+    assert!(
+        calls
+            .iter()
+            .any(|call| matches!(&call.body, Body::Acquire(ask) if ask.token == waiting))
+    );
 }
 
 #[test]
@@ -820,11 +907,17 @@ fn an_exact_keys_channel_is_joined_while_somebody_waits_at_it() {
     let (token, _answer) = desk.acquire(request);
     let call = desk.call();
     desk.queued(call, 5, 5, 5000);
-    assert_eq!(desk.core.take_channels(), [Channel::Join("theirs:released".into())]);
+    assert_eq!(
+        desk.core.take_channels(),
+        [Channel::Join("theirs:released".into())]
+    );
     desk.core.released_elsewhere(desk.now(), "theirs:released");
     assert_eq!(ask(&desk.call()).token, token);
     desk.core.command(desk.now(), Command::Cancel(token));
-    assert_eq!(desk.core.take_channels(), [Channel::Leave("theirs:released".into())]);
+    assert_eq!(
+        desk.core.take_channels(),
+        [Channel::Leave("theirs:released".into())]
+    );
 }
 
 #[test]
@@ -834,7 +927,13 @@ fn a_shutdown_refuses_waiters_leaves_guards_until_its_deadline_and_then_ends_the
     let (_, mut waiting) = desk.queued_waiter();
     let (sender, mut report) = oneshot::channel();
     let deadline = Duration::from_secs(1);
-    desk.core.command(desk.now(), Command::Shutdown { deadline, answer: sender });
+    desk.core.command(
+        desk.now(),
+        Command::Shutdown {
+            deadline,
+            answer: sender,
+        },
+    );
     assert_eq!(refused(&mut waiting), RefusalKind::ShuttingDown);
     let (_, mut newcomer) = desk.lock();
     assert_eq!(refused(&mut newcomer), RefusalKind::ShuttingDown);
@@ -855,7 +954,13 @@ fn a_shutdown_counts_what_the_server_did_not_take_back() {
     let mut desk = Desk::new();
     let (_, _lease) = desk.holder();
     let (sender, mut report) = oneshot::channel();
-    desk.core.command(desk.now(), Command::Shutdown { deadline: Duration::ZERO, answer: sender });
+    desk.core.command(
+        desk.now(),
+        Command::Shutdown {
+            deadline: Duration::ZERO,
+            answer: sender,
+        },
+    );
     desk.pass(0);
     desk.pass(1000);
     let report = report.try_recv().expect("it does not wait for ever");
@@ -866,13 +971,19 @@ fn a_shutdown_counts_what_the_server_did_not_take_back() {
 fn keys_of_a_gate_have_their_own_queues() {
     let mut desk = Desk::new();
     let prefix = Prefix::new("t").expect("a plain prefix");
+    let mut answers = Vec::new();
     for key in ["one", "other"] {
         let mut request = Desk::request(Wait::Unbounded, 10_000);
-        request.resource = Arc::new(Resource::named(&prefix, Kind::Mutex, &"gate".into(), Some(&Key::from(key))));
+        request.resource = Arc::new(Resource::named(
+            &prefix,
+            Kind::Mutex,
+            &"gate".into(),
+            Some(&Key::from(key)),
+        ));
         let (_, answer) = desk.acquire(request);
         let call = desk.call();
         desk.queued(call, 5, 5, 100);
-        std::mem::forget(answer);
+        answers.push(answer);
     }
     desk.pass(200);
     assert_eq!(desk.calls().len(), 2);
@@ -883,8 +994,9 @@ fn a_server_clock_that_is_set_back_makes_no_old_push_worth_anything() {
     let mut desk = Desk::new();
     let (token, mut answer) = desk.queued_waiter();
     let granted_at = desk.server_us() + 1000;
-    // The push waits in its socket until the claim is over and the server's clock has been set back beyond the grant. The heartbeat's
-    // answer then shows an earlier time than the push, and a mark that says it was given later.
+    // The push waits in its socket until the claim is over and the server's clock has been set back
+    // beyond the grant. The heartbeat's answer then shows an earlier time than the push, and a mark
+    // that says it was given later.
     desk.pass(3500);
     for call in desk.calls() {
         let us = i64::try_from(granted_at - 500_000).expect("fits");
@@ -923,7 +1035,13 @@ fn a_release_whose_answer_was_lost_still_counts_as_one() {
         let (token, lease) = desk.holder();
         assert!(lease.state().finish());
         let (sender, mut answer) = oneshot::channel();
-        desk.core.command(desk.now(), Command::Release { token, answer: Some(sender) });
+        desk.core.command(
+            desk.now(),
+            Command::Release {
+                token,
+                answer: Some(sender),
+            },
+        );
         let call = desk.call();
         desk.fail(call, Failure::Unknown(Some(broken())));
         desk.ms += 25;
@@ -931,6 +1049,9 @@ fn a_release_whose_answer_was_lost_still_counts_as_one() {
         let call = desk.call();
         desk.ms += late_ms;
         desk.ended(call, 2);
-        assert_eq!(answer.try_recv().expect("answered").expect("no failure"), expected);
+        assert_eq!(
+            answer.try_recv().expect("answered").expect("no failure"),
+            expected
+        );
     }
 }

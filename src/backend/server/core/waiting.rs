@@ -13,7 +13,8 @@ use crate::lease::Lease;
 use crate::time::{Instant, validity};
 use crate::token::{FencingToken, Token};
 
-/// A clock estimate that is off is mended by the answer that says so; more often than this it is no estimate's fault.
+/// A clock estimate that is off is mended by the answer that says so; more often than this it is no
+/// estimate's fault.
 const MAX_LATE: u32 = 3;
 const RETRY_FIRST: Duration = Duration::from_millis(25);
 const RETRY_MAX: Duration = Duration::from_secs(1);
@@ -54,7 +55,12 @@ pub(super) struct Waiter {
 }
 
 impl Waiter {
-    fn new(now: Instant, request: Request, answer: oneshot::Sender<Result<Lease, LockError>>, unavailable: Duration) -> Self {
+    fn new(
+        now: Instant,
+        request: Request,
+        answer: oneshot::Sender<Result<Lease, LockError>>,
+        unavailable: Duration,
+    ) -> Self {
         let (give_up, patience) = match request.wait {
             Wait::No => (now, now.after(unavailable)),
             Wait::AtMost(wait) => (now.after(wait), now.after(wait.max(unavailable))),
@@ -87,7 +93,14 @@ impl Waiter {
 
     /// Its turn among the waiters of this process.
     pub(super) fn rank(&self) -> (u64, Instant) {
-        (if self.ticket == 0 { u64::MAX } else { self.ticket }, self.since)
+        (
+            if self.ticket == 0 {
+                u64::MAX
+            } else {
+                self.ticket
+            },
+            self.since,
+        )
     }
 
     /// Whether the server has a place for it.
@@ -97,7 +110,11 @@ impl Waiter {
 
     /// The first moment at which something is to be done for it.
     pub(super) fn next(&self) -> Instant {
-        let end = if self.is_queued() { self.give_up } else { self.patience };
+        let end = if self.is_queued() {
+            self.give_up
+        } else {
+            self.patience
+        };
         end.min(self.retry_at)
     }
 
@@ -116,7 +133,9 @@ impl Waiter {
 
 /// Doubles with each attempt up to a second, with half of it at random: the token is random enough.
 pub(super) fn backoff(attempts: u32, token: Token) -> Duration {
-    let full = RETRY_FIRST.saturating_mul(1 << attempts.min(10)).min(RETRY_MAX);
+    let full = RETRY_FIRST
+        .saturating_mul(1 << attempts.min(10))
+        .min(RETRY_MAX);
     full / 2 + full / 2 * token.jitter(attempts) / 256
 }
 
@@ -138,7 +157,9 @@ impl Core {
         // Time to connect and to answer: what a caller is kept waiting when there is no server.
         let unavailable = match request.wait {
             Wait::AtMost(_) => self.settings.command_timeout,
-            Wait::No | Wait::Unbounded => self.settings.connect_timeout + self.settings.command_timeout,
+            Wait::No | Wait::Unbounded => {
+                self.settings.connect_timeout + self.settings.command_timeout
+            }
         };
         let waiter = Box::new(Waiter::new(now, request, answer, unavailable));
         self.entries.insert(token, Entry::Waiting(waiter));
@@ -148,7 +169,9 @@ impl Core {
 
     /// Sends an acquire: the first one, or the same again to learn how the token stands.
     pub(super) fn ask(&mut self, now: Instant, token: Token) {
-        let Some(Entry::Waiting(waiter)) = self.entries.get_mut(&token) else { return };
+        let Some(Entry::Waiting(waiter)) = self.entries.get_mut(&token) else {
+            return;
+        };
         if waiter.claim.is_some() {
             return;
         }
@@ -175,7 +198,10 @@ impl Core {
             resource: request.resource.clone(),
             weight: request.weight,
             limit: request.limit,
-            lease: request.mode.longest(ttl).map_or(ttl, |longest| longest.min(ttl)),
+            lease: request
+                .mode
+                .longest(ttl)
+                .map_or(ttl, |longest| longest.min(ttl)),
             latest_ms: server_ms + timeout,
             wait,
             max_waiters: request.max_waiters,
@@ -191,10 +217,19 @@ impl Core {
         if request.wait != Wait::No {
             self.spoke(now, tag);
         }
-        self.calls.push(Call { sent: now, body: Body::Acquire(ask) });
+        self.calls.push(Call {
+            sent: now,
+            body: Body::Acquire(ask),
+        });
     }
 
-    pub(super) fn acquired(&mut self, now: Instant, sent: Instant, ask: &Ask, result: Result<Acquired, Failure>) {
+    pub(super) fn acquired(
+        &mut self,
+        now: Instant,
+        sent: Instant,
+        ask: &Ask,
+        result: Result<Acquired, Failure>,
+    ) {
         let token = ask.token;
         match self.entries.get_mut(&token) {
             Some(Entry::Waiting(waiter)) => {
@@ -213,7 +248,8 @@ impl Core {
             Some(Entry::Holding(holder)) => {
                 if let Ok(outcome) = result {
                     holder.open.answered();
-                    // "Queued" was said before the grant that we know of. "Held" is it, or a later one that we lost ours to.
+                    // "Queued" was said before the grant that we know of. "Held" is it, or a later
+                    // one that we lost ours to.
                     if let Acquired::Held { fence, left } = outcome {
                         self.held_again(now, sent, token, fence, left);
                     }
@@ -226,11 +262,16 @@ impl Core {
 
     fn acquire_answered(&mut self, now: Instant, sent: Instant, ask: &Ask, outcome: Acquired) {
         let token = ask.token;
-        let Some(Entry::Waiting(waiter)) = self.entries.get_mut(&token) else { return };
+        let Some(Entry::Waiting(waiter)) = self.entries.get_mut(&token) else {
+            return;
+        };
         match outcome {
-            // A late word of an earlier grant than the one that is being confirmed, or of one that is over.
+            // A late word of an earlier grant than the one that is being confirmed, or of one that
+            // is over.
             Acquired::Held { fence, .. } if waiter.claim.is_some_and(|claim| claim > fence) => {}
-            Acquired::Held { fence, .. } if waiter.over.is_some_and(|over| over >= fence) => self.ask(now, token),
+            Acquired::Held { fence, .. } if waiter.over.is_some_and(|over| over >= fence) => {
+                self.ask(now, token);
+            }
             Acquired::Held { fence, left } => {
                 let was_queued = waiter.is_queued();
                 let whole = left >= ask.lease;
@@ -240,7 +281,13 @@ impl Core {
                     self.pump_next(now, &ask.resource);
                 }
             }
-            Acquired::Queued { stamp, ticket, crowd, entered, mark } => {
+            Acquired::Queued {
+                stamp,
+                ticket,
+                crowd,
+                entered,
+                mark,
+            } => {
                 let unsure = std::mem::take(&mut waiter.unsure);
                 let forgotten = waiter.is_queued() && (entered || unsure);
                 waiter.queued = Some(stamp);
@@ -254,8 +301,9 @@ impl Core {
                     self.ask(now, token);
                 }
                 if forgotten {
-                    // The server had lost this place, or may have said so in an answer that we did not get. Whatever made it
-                    // forget one of ours (a pause, a loss of data) made it forget all of them.
+                    // The server had lost this place, or may have said so in an answer that we did
+                    // not get. Whatever made it forget one of ours (a pause, a loss of data) made
+                    // it forget all of them.
                     self.forgotten(now, &resource, token, sent);
                 }
             }
@@ -265,7 +313,15 @@ impl Core {
                     self.ask(now, token);
                 } else {
                     let full = matches!(outcome, Acquired::Full(_));
-                    self.refuse(now, token, if full { RefusalKind::QueueFull } else { RefusalKind::Busy });
+                    self.refuse(
+                        now,
+                        token,
+                        if full {
+                            RefusalKind::QueueFull
+                        } else {
+                            RefusalKind::Busy
+                        },
+                    );
                 }
             }
             Acquired::Late => {
@@ -285,7 +341,9 @@ impl Core {
     }
 
     fn acquire_failed(&mut self, now: Instant, token: Token, failure: Failure) {
-        let Some(Entry::Waiting(waiter)) = self.entries.get_mut(&token) else { return };
+        let Some(Entry::Waiting(waiter)) = self.entries.get_mut(&token) else {
+            return;
+        };
         match &failure {
             Failure::NotSent | Failure::NoScript => waiter.open.answered(),
             Failure::Unknown(_) => {
@@ -312,29 +370,66 @@ impl Core {
     }
 
     /// A claim was pushed to the inbox.
-    pub(super) fn granted(&mut self, now: Instant, token: Token, fence: FencingToken, mark: u64, left: Duration) {
-        let Some(Entry::Waiting(waiter)) = self.entries.get_mut(&token) else { return };
-        // A push from before the newest "queued" tells of a grant that is over. And nothing was granted before we asked.
-        let (Some(asked), false) = (waiter.asked, waiter.queued.is_some_and(|stamp| fence.get() <= stamp)) else { return };
-        if waiter.claim.max(waiter.over).is_some_and(|known| known >= fence) {
+    pub(super) fn granted(
+        &mut self,
+        now: Instant,
+        token: Token,
+        fence: FencingToken,
+        mark: u64,
+        left: Duration,
+    ) {
+        let Some(Entry::Waiting(waiter)) = self.entries.get_mut(&token) else {
+            return;
+        };
+        // A push from before the newest "queued" tells of a grant that is over. And nothing was
+        // granted before we asked.
+        let (Some(asked), false) = (
+            waiter.asked,
+            waiter.queued.is_some_and(|stamp| fence.get() <= stamp),
+        ) else {
+            return;
+        };
+        if waiter
+            .claim
+            .max(waiter.over)
+            .is_some_and(|known| known >= fence)
+        {
             return;
         }
         // Not dated from its receipt: it may have been under way for long.
-        let before = self.tags.get(&waiter.request.resource.tag).and_then(|state| state.marks.before(mark));
+        let before = self
+            .tags
+            .get(&waiter.request.resource.tag)
+            .and_then(|state| state.marks.before(mark));
         let since = before.map_or(asked, |before| before.max(asked));
         self.take_grant(now, token, fence, validity(since, left), false);
         self.schedule(token);
     }
 
     /// Hands a grant over, or has it confirmed first where too little of it is surely left.
-    fn take_grant(&mut self, now: Instant, token: Token, fence: FencingToken, deadline: Instant, whole: bool) {
-        let Some(Entry::Waiting(waiter)) = self.entries.get_mut(&token) else { return };
+    fn take_grant(
+        &mut self,
+        now: Instant,
+        token: Token,
+        fence: FencingToken,
+        deadline: Instant,
+        whole: bool,
+    ) {
+        let Some(Entry::Waiting(waiter)) = self.entries.get_mut(&token) else {
+            return;
+        };
         let enough = waiter.request.ttl.claim() / 4;
         if whole && deadline <= now {
             waiter.claim = Some(fence);
             let gate = &waiter.request.resource.gate;
-            let text = format!("acquiring `{gate}`: the lease was over before its answer came; its TTL is below the round trip");
-            self.leave(now, token, Err(BackendError::new(BackendErrorKind::TimedOut, text, None).into()));
+            let text = format!(
+                "acquiring `{gate}`: the lease was over before its answer came; its TTL is below the round trip"
+            );
+            self.leave(
+                now,
+                token,
+                Err(BackendError::new(BackendErrorKind::TimedOut, text, None).into()),
+            );
         } else if whole || deadline.since(now) >= enough {
             self.hold(now, token, fence, deadline, whole);
         } else {
@@ -345,16 +440,27 @@ impl Core {
 
     /// Sends the renewal that confirms a grant.
     pub(super) fn confirm(&mut self, now: Instant, token: Token) {
-        let Some(Entry::Waiting(waiter)) = self.entries.get_mut(&token) else { return };
+        let Some(Entry::Waiting(waiter)) = self.entries.get_mut(&token) else {
+            return;
+        };
         let Some(fence) = waiter.claim else { return };
         waiter.retry_at = now.after(self.settings.command_timeout);
         let (resource, ttl) = (waiter.request.resource.clone(), waiter.request.ttl);
         self.renew_one(now, token, &resource, fence, ttl.get());
     }
 
-    /// The answer to the renewal that was to confirm a grant: how long it is worth, or that it is over.
-    pub(super) fn confirmed(&mut self, now: Instant, token: Token, fence: FencingToken, deadline: Option<Instant>) {
-        let Some(Entry::Waiting(waiter)) = self.entries.get_mut(&token) else { return };
+    /// The answer to the renewal that was to confirm a grant: how long it is worth, or that it is
+    /// over.
+    pub(super) fn confirmed(
+        &mut self,
+        now: Instant,
+        token: Token,
+        fence: FencingToken,
+        deadline: Option<Instant>,
+    ) {
+        let Some(Entry::Waiting(waiter)) = self.entries.get_mut(&token) else {
+            return;
+        };
         if waiter.claim != Some(fence) {
             return;
         }
@@ -371,7 +477,9 @@ impl Core {
 
     /// The waiter's timer fired.
     pub(super) fn waiter_due(&mut self, now: Instant, token: Token) {
-        let Some(Entry::Waiting(waiter)) = self.entries.get_mut(&token) else { return };
+        let Some(Entry::Waiting(waiter)) = self.entries.get_mut(&token) else {
+            return;
+        };
         if waiter.is_queued() && now >= waiter.give_up {
             let tag = waiter.request.resource.tag;
             if self.is_up(tag) {
@@ -381,7 +489,10 @@ impl Core {
                 self.leave(now, token, Err(error.into()));
             }
         } else if !waiter.is_queued() && now >= waiter.patience {
-            let trouble = waiter.trouble.take().or(waiter.in_flight.then_some(Failure::Unknown(None)));
+            let trouble = waiter
+                .trouble
+                .take()
+                .or(waiter.in_flight.then_some(Failure::Unknown(None)));
             let error = self.waiter_error(token, trouble.as_ref());
             self.leave(now, token, Err(error.into()));
         } else if now >= waiter.retry_at {
@@ -414,13 +525,18 @@ impl Core {
     }
 
     fn refuse(&mut self, now: Instant, token: Token, kind: RefusalKind) {
-        let Some(Entry::Waiting(waiter)) = self.entries.get(&token) else { return };
+        let Some(Entry::Waiting(waiter)) = self.entries.get(&token) else {
+            return;
+        };
         let refusal = waiter.refusal(kind);
         self.leave(now, token, Err(refusal.into()));
     }
 
     fn fail(&mut self, now: Instant, token: Token, kind: BackendErrorKind) {
-        let source = redis::RedisError::from((redis::ErrorKind::UnexpectedReturnType, "refused by our own script"));
+        let source = redis::RedisError::from((
+            redis::ErrorKind::UnexpectedReturnType,
+            "refused by our own script",
+        ));
         let error = self.waiter_error(token, Some(&Failure::Final(kind, source)));
         self.leave(now, token, Err(error.into()));
     }
@@ -447,14 +563,38 @@ impl Core {
     }
 
     /// Makes the caller a holder.
-    fn hold(&mut self, now: Instant, token: Token, fence: FencingToken, deadline: Instant, whole: bool) {
-        let Some(waiter) = self.take_waiter(token) else { return };
-        let Some(backend) = self.backend.upgrade() else {
-            // The handle and all its futures are gone.
-            self.end(now, token, &waiter.request, waiter.open, Some(deadline), None);
+    fn hold(
+        &mut self,
+        now: Instant,
+        token: Token,
+        fence: FencingToken,
+        deadline: Instant,
+        whole: bool,
+    ) {
+        let Some(waiter) = self.take_waiter(token) else {
             return;
         };
-        let state = self.start_holding(now, token, &waiter.request, waiter.open, fence, deadline, whole);
+        let Some(backend) = self.backend.upgrade() else {
+            // The handle and all its futures are gone.
+            self.end(
+                now,
+                token,
+                &waiter.request,
+                waiter.open,
+                Some(deadline),
+                None,
+            );
+            return;
+        };
+        let state = self.start_holding(
+            now,
+            token,
+            &waiter.request,
+            waiter.open,
+            fence,
+            deadline,
+            whole,
+        );
         // A caller that has gone meanwhile drops the lease right here, which queues its release.
         let _ = waiter.answer.send(Ok(Lease::new(state, backend)));
     }
@@ -464,7 +604,9 @@ impl Core {
         if !matches!(self.entries.get(&token), Some(Entry::Waiting(_))) {
             return None;
         }
-        let Some(Entry::Waiting(waiter)) = self.entries.remove(&token) else { return None };
+        let Some(Entry::Waiting(waiter)) = self.entries.remove(&token) else {
+            return None;
+        };
         self.timers.clear(waiter.timer, super::Due::Token(token));
         self.dequeued(&waiter.request.resource, token, waiter.ticket);
         Some(waiter)
@@ -473,7 +615,9 @@ impl Core {
     /// The waiters that a reconnected inbox has to ask for, in their order.
     pub(super) fn waiting_in_queues(&self) -> Vec<Token> {
         let waits = |(token, entry): (&Token, &Entry)| match entry {
-            Entry::Waiting(waiter) if waiter.request.wait != Wait::No => Some((waiter.rank(), *token)),
+            Entry::Waiting(waiter) if waiter.request.wait != Wait::No => {
+                Some((waiter.rank(), *token))
+            }
             _ => None,
         };
         let mut waiting: Vec<_> = self.entries.iter().filter_map(waits).collect();
@@ -481,7 +625,8 @@ impl Core {
         waiting.into_iter().map(|(_, token)| token).collect()
     }
 
-    /// Whether an acquire of `token` is under way that was sent no earlier than `sent`, and so runs no earlier, either.
+    /// Whether an acquire of `token` is under way that was sent no earlier than `sent`, and so runs
+    /// no earlier, either.
     pub(super) fn is_asking_since(&self, token: Token, sent: Instant) -> bool {
         matches!(self.entries.get(&token), Some(Entry::Waiting(waiter)) if waiter.in_flight && waiter.sent >= sent)
     }

@@ -73,7 +73,8 @@ fn headers_list_the_keys_and_arguments_that_bodies_use() {
                 "{verb:?} lists {table} without gaps"
             );
             let used = indices(&below, table);
-            // Renewals address further leases by computed indices, in the groups that the header lists once.
+            // Renewals address further leases by computed indices, in the groups that the header
+            // lists once.
             let fixed = if verb == Verb::Renew {
                 (1..=(if table == "KEYS" { 1 } else { 2 })).collect()
             } else {
@@ -190,7 +191,8 @@ fn numbers_that_both_sides_know_agree() {
 
 #[test]
 fn scripts_touch_no_key_but_those_they_are_given() {
-    // Every command names its key by a variable that a KEYS entry was put into, on the way from the top of a script.
+    // Every command names its key by a variable that a KEYS entry was put into, on the way from the
+    // top of a script.
     let keys = [
         "main",
         "queue",
@@ -218,7 +220,8 @@ fn scripts_touch_no_key_but_those_they_are_given() {
             assert!(how == "call" || how == "pcall", "redis.{how}");
             match words[0].trim_matches('"') {
                 "TIME" => {}
-                // Not a key. And the only command that may fail, which is why it is the only one by pcall.
+                // Not a key. And the only command that may fail, which is why it is the only one by
+                // pcall.
                 "PUBLISH" => assert!(
                     how == "pcall" && channels.iter().any(|channel| channel.starts_with(words[1])),
                     "{words:?}"

@@ -1,6 +1,8 @@
-//! What the scripts promise, each as an example that can be read. They hold for both kinds of gate unless they say otherwise.
+//! What the scripts promise, each as an example that can be read. They hold for both kinds of gate
+//! unless they say otherwise.
 //!
-//! A law returns what it found broken, so that `mutations` can ask whether it finds a script that was broken on purpose.
+//! A law returns what it found broken, so that `mutations` can ask whether it finds a script that
+//! was broken on purpose.
 
 use std::time::{Duration, Instant};
 
@@ -98,8 +100,8 @@ laws![
     a_release_is_told_to_other_clients,
 ];
 
-/// A mutex' key expires by the server's own clock, in laws after one second at the least: a run that was paused for that long
-/// shows nothing, and is repeated.
+/// A mutex' key expires by the server's own clock, in laws after one second at the least: a run
+/// that was paused for that long shows nothing, and is repeated.
 const TOO_SLOW: Duration = Duration::from_millis(800);
 
 fn uphold(law: Law) {
@@ -270,7 +272,8 @@ fn marks_order_pushes_and_answers(rig: &mut Rig) -> Verdict {
             .nth(3)
             .and_then(|mark| mark.parse::<i64>().ok());
         let pushed = pushed.ok_or("a push has a mark")?;
-        // An answer with a smaller mark must be an earlier one: so none that comes later has it, also when the clock steps back.
+        // An answer with a smaller mark must be an earlier one: so none that comes later has it,
+        // also when the clock steps back.
         ensure!(pushed > latest);
         ensure!(rig.acquire(&token('D', 1), &WAIT)?[9] >= pushed);
         ensure!(rig.heartbeat('D')?[1] >= pushed);
@@ -374,7 +377,8 @@ fn a_lease_stripped_of_its_ttl_gets_one_back(rig: &mut Rig) -> Verdict {
     let held = fence(rig.acquire(&token('A', 1), &TRY))?;
     let main = rig.gate.main().to_owned();
     rig.number(&["PERSIST", &main]);
-    // What the holder is told must be true until it hears otherwise: the renewal may not fall behind it.
+    // What the holder is told must be true until it hears otherwise: the renewal may not fall
+    // behind it.
     let told = rig.acquire(&token('A', 1), &TRY)?[4];
     let renewed = rig.renew(&instance('A'), false, &[(token('A', 1), held, 1_000)])?[2];
     let left = rig.number(&["PTTL", &main]);
@@ -432,7 +436,8 @@ fn a_foreign_value_ends_one_lease_of_a_batch_and_no_other(rig: &mut Rig) -> Verd
     Ok(())
 }
 
-/// A holds; B waits twice, then C. A releases to B, which lets the claim end, and is alive beyond it.
+/// A holds; B waits twice, then C. A releases to B, which lets the claim end, and is alive beyond
+/// it.
 fn hung(rig: &mut Rig) -> Verdict {
     open(rig, &['B', 'C']);
     fence(rig.acquire(&token('A', 1), &TRY))?;
@@ -450,7 +455,8 @@ fn hung(rig: &mut Rig) -> Verdict {
 
 fn a_suspect_is_skipped_in_place_until_it_speaks(rig: &mut Rig) -> Verdict {
     hung(rig)?;
-    // C asks and gets what the other process let go, though that one's second waiter stands in front.
+    // C asks and gets what the other process let go, though that one's second waiter stands in
+    // front.
     fence(rig.acquire(&token('C', 1), &WAIT))?;
     ensure_eq!(status_of(&rig.end(&token('C', 1)))?, status::RELEASED);
     ensure!(granted(rig).is_empty());
@@ -897,7 +903,8 @@ fn an_operators_limit_override_counts(rig: &mut Rig) -> Verdict {
     ticket(rig.acquire(&token('C', 1), &three))?;
     ticket(rig.acquire(&token('C', 2), &WAIT))?;
     rig.number(&["HSET", &records, "L", "2"]);
-    // Each learns that it never fits, by its own question or from the queue, and the others move up.
+    // Each learns that it never fits, by its own question or from the queue, and the others move
+    // up.
     let never = rig.acquire(&token('B', 1), &three)?;
     ensure_eq!([never[0], never[3]], [status::NEVER, 2]);
     let heard = rig.heard();

@@ -1,7 +1,8 @@
 //! What the scripts promise, as a plain program over plain collections.
 //!
-//! It knows nothing of keys, texts and their lifetimes. It counts what is held by adding up the holders, each time, where the scripts
-//! keep a sum; it keeps the queue in a sorted map where they keep a ZSET.
+//! It knows nothing of keys, texts and their lifetimes. It counts what is held by adding up the
+//! holders, each time, where the scripts keep a sum; it keeps the queue in a sorted map where they
+//! keep a ZSET.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -123,7 +124,8 @@ impl Model {
         self.us / 1000
     }
 
-    /// Moves the clock, also back. What a mutex' key has left is up to the server, which sees the same clock.
+    /// Moves the clock, also back. What a mutex' key has left is up to the server, which sees the
+    /// same clock.
     pub(super) fn set_clock(&mut self, us: u64) {
         self.us = us;
         let ms = self.ms();
@@ -364,7 +366,8 @@ impl Model {
         self.limit.unwrap_or(limit)
     }
 
-    /// Hands on in order, in a script of `caller`. Returns the fence of `own`, and whether a newcomer would be next.
+    /// Hands on in order, in a script of `caller`. Returns the fence of `own`, and whether a
+    /// newcomer would be next.
     fn grant(&mut self, caller: &str, own: Option<&str>) -> (Option<u64>, bool) {
         let mut skipped = 0;
         if !self.queue.is_empty() {
@@ -426,7 +429,8 @@ impl Model {
         heard
     }
 
-    /// Clears a window of a full queue that moves with the clock; returns whether it found a deserted place.
+    /// Clears a window of a full queue that moves with the clock; returns whether it found a
+    /// deserted place.
     fn sweep(&mut self) -> bool {
         let first = (self.us % self.queue.len() as u64) as usize;
         let window: Vec<String> = self

@@ -6,7 +6,8 @@ use super::laws::LAWS;
 use super::rig::{KINDS, Rig, Scripts};
 use super::support::Server;
 
-/// A way to break the scripts: pieces of their text with what takes their place, and the laws that must find out.
+/// A way to break the scripts: pieces of their text with what takes their place, and the laws that
+/// must find out.
 struct Mutation {
     name: &'static str,
     changes: &'static [(&'static str, &'static str)],

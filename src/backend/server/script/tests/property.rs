@@ -1,8 +1,9 @@
-//! Any sequence of requests, faults and clock steps: the scripts answer as the model does, leave the same state, and keep their
-//! invariants.
+//! Any sequence of requests, faults and clock steps: the scripts answer as the model does, leave
+//! the same state, and keep their invariants.
 //!
-//! A semaphore lives by the given clock alone. A mutex' key expires by the server's own, so before each step its TTL is set to what the
-//! model says is left; mutex clocks move by whole seconds, and a run that was paused for that long counts for nothing.
+//! A semaphore lives by the given clock alone. A mutex' key expires by the server's own, so before
+//! each step its TTL is set to what the model says is left; mutex clocks move by whole seconds, and
+//! a run that was paused for that long counts for nothing.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::{Duration, Instant};
@@ -555,7 +556,8 @@ impl Run<'_> {
             );
             self.drawn = *fence;
         }
-        // One script may grant several: each is judged by what was held when it came, which excludes those after it.
+        // One script may grant several: each is judged by what was held when it came, which
+        // excludes those after it.
         let mut held = model.held();
         for (fence, token) in grants.iter().rev() {
             if let Some(record) = model

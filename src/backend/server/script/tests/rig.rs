@@ -1,4 +1,5 @@
-//! One gate on a server of the test's own, its scripts run by hand at a time of the test's choosing.
+//! One gate on a server of the test's own, its scripts run by hand at a time of the test's
+//! choosing.
 
 use redis::{ConnectionLike, RedisResult, Value};
 
@@ -133,7 +134,8 @@ impl Rig {
         rig
     }
 
-    /// Forgets all data, closes all inboxes and starts the clock afresh, as the user who may do everything.
+    /// Forgets all data, closes all inboxes and starts the clock afresh, as the user who may do
+    /// everything.
     pub(super) fn reset(&mut self) {
         self.us = START_US;
         self.command(&["AUTH", "default", "any"]);
@@ -150,7 +152,8 @@ impl Rig {
         self.us / 1000
     }
 
-    /// Lets time pass. A mutex' key expires by the server's own clock, so its TTL is moved along by hand.
+    /// Lets time pass. A mutex' key expires by the server's own clock, so its TTL is moved along by
+    /// hand.
     pub(super) fn pass(&mut self, ms: u64) {
         self.us += ms * 1000;
         if self.kind == Kind::Mutex {
