@@ -1055,3 +1055,59 @@ fn a_release_whose_answer_was_lost_still_counts_as_one() {
         );
     }
 }
+
+#[test]
+fn a_gone_that_is_about_an_earlier_grant_is_ignored() {
+    let mut desk = Desk::new();
+    let (token, mut answer) = desk.queued_waiter();
+    let first = desk.server_us() + 1000;
+    desk.ms += 2900;
+    desk.push(token, first, first);
+    let confirmation = desk.call();
+    // The first grant is over by now; it is granted anew before that is known here.
+    desk.core.inbox_changed(desk.now(), true);
+    let second = desk.server_us();
+    desk.core.marked(confirmation.tag(), second - 1, desk.now());
+    desk.push(token, second, second);
+    let lease = granted(&mut answer);
+    desk.renewed(confirmation, &[-1]);
+    assert!(lease.state().finish(), "it still holds");
+}
+
+#[test]
+fn a_held_that_is_about_an_earlier_grant_is_ignored() {
+    let mut desk = Desk::new();
+    let (token, mut answer) = desk.lock();
+    let call = desk.call();
+    let us = desk.server_us();
+    desk.push(token, us + 9, us + 9);
+    let lease = granted(&mut answer);
+    desk.held(call, us + 5, 10_000);
+    assert!(lease.state().finish(), "it still holds");
+}
+
+#[test]
+fn a_held_that_is_about_a_later_grant_means_that_ours_was_lost() {
+    let mut desk = Desk::new();
+    let (token, mut answer) = desk.lock();
+    let call = desk.call();
+    let us = desk.server_us();
+    desk.push(token, us + 9, us + 9);
+    let lease = granted(&mut answer);
+    desk.held(call, us + 20, 10_000);
+    assert!(!lease.state().finish());
+}
+
+#[test]
+fn the_waiter_with_the_earliest_place_asks_for_all_whoever_came_first() {
+    let mut desk = Desk::new();
+    let mut answers = Vec::new();
+    for ticket in [9, 3] {
+        let (_, answer) = desk.lock();
+        let call = desk.call();
+        desk.queued(call, ticket, ticket, 5000);
+        answers.push(answer);
+    }
+    desk.pass(3000);
+    assert_eq!(ask(&desk.call()).ticket, 3);
+}
