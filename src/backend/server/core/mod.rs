@@ -16,8 +16,11 @@
 //!    unanswered one may still run.
 
 mod ending;
+mod failing;
+mod granting;
 mod holding;
 mod marks;
+mod shutdown;
 mod speaking;
 #[cfg(test)]
 mod tests;
@@ -32,6 +35,7 @@ use tokio::sync::oneshot;
 
 use self::ending::Ending;
 use self::holding::Holder;
+use self::shutdown::Shutdown;
 use self::speaking::TagState;
 use self::timers::{Due, Timers};
 use self::waiting::Waiter;
@@ -40,9 +44,9 @@ use super::call::{Body, Call};
 use super::clock::ServerClock;
 use super::reply::{self, Failure, Garbled, Push, Reply};
 use crate::backend::{Backend, ReleaseAnswer, Request, ShutdownReport};
-use crate::error::{BackendError, BackendErrorKind, LockError};
+use crate::error::{BackendErrorKind, LockError};
 use crate::key::Tag;
-use crate::lease::{Lease, LostReason};
+use crate::lease::Lease;
 use crate::time::Instant;
 use crate::token::Token;
 
@@ -112,18 +116,6 @@ impl Open {
             self.latest_ms = 0;
         }
     }
-}
-
-/// The end of a handle's life.
-#[derive(Debug)]
-struct Shutdown {
-    deadline: Instant,
-    answers: Vec<oneshot::Sender<ShutdownReport>>,
-    /// Whether the guards that outlived the deadline were ended.
-    cut: bool,
-    /// Past it, what is not answered is abandoned.
-    last: Instant,
-    report: ShutdownReport,
 }
 
 #[derive(Debug)]
@@ -381,146 +373,5 @@ impl Core {
             None => return,
         };
         self.timers.set(timer, next, Due::Token(token));
-    }
-
-    fn shut_down(
-        &mut self,
-        now: Instant,
-        deadline: Duration,
-        answer: oneshot::Sender<ShutdownReport>,
-    ) {
-        let deadline = now.after(deadline);
-        // The calls under way, and one more for what they leave behind.
-        let last = deadline.after(2 * self.settings.command_timeout);
-        match &mut self.shutdown {
-            Some(shutdown) => {
-                shutdown.answers.push(answer);
-                shutdown.deadline = shutdown.deadline.min(deadline);
-                shutdown.last = shutdown.last.min(last);
-            }
-            None => {
-                self.shutdown = Some(Shutdown {
-                    deadline,
-                    last,
-                    answers: vec![answer],
-                    cut: false,
-                    report: ShutdownReport::default(),
-                });
-            }
-        }
-        let tokens: Vec<Token> = self.entries.keys().copied().collect();
-        for token in tokens {
-            self.refuse_shutting_down(now, token);
-        }
-        self.settle_shutdown(now);
-    }
-
-    /// Takes the next step of a shutdown, if one is due.
-    fn settle_shutdown(&mut self, now: Instant) {
-        let Some(shutdown) = &mut self.shutdown else {
-            return;
-        };
-        if now >= shutdown.deadline && !std::mem::replace(&mut shutdown.cut, true) {
-            let held: Vec<Token> = self
-                .entries
-                .iter()
-                .filter_map(|(token, entry)| matches!(entry, Entry::Holding(_)).then_some(*token))
-                .collect();
-            for token in held {
-                self.lose(now, token, LostReason::ShutDown);
-            }
-        }
-        let Some(shutdown) = &mut self.shutdown else {
-            return;
-        };
-        if self.entries.is_empty() || now >= shutdown.last {
-            let held = |entry: &&Entry| match entry {
-                Entry::Ending(ending) => ending.held.is_some(),
-                Entry::Holding(_) => true,
-                Entry::Waiting(_) => false,
-            };
-            shutdown.report.abandoned = self.entries.values().filter(held).count();
-            for answer in shutdown.answers.drain(..) {
-                let _ = answer.send(shutdown.report);
-            }
-        }
-    }
-
-    /// When a shutdown has its next step, so that the thread wakes for it.
-    pub(super) fn shutdown_timer(&self) -> Option<Instant> {
-        let shutdown = self
-            .shutdown
-            .as_ref()
-            .filter(|shutdown| !shutdown.answers.is_empty())?;
-        Some(if shutdown.cut {
-            shutdown.last
-        } else {
-            shutdown.deadline
-        })
-    }
-
-    /// What to tell the caller of a request that failed.
-    fn failure(&self, request: &Request, doing: &str, failure: Option<&Failure>) -> BackendError {
-        let gate = &request.resource.gate;
-        let timeout = self.settings.command_timeout.as_millis();
-        let (kind, what, source) = match failure {
-            None | Some(Failure::NotSent | Failure::NoScript) => {
-                let error = self.connect_error.clone();
-                let (kind, what) = match &error {
-                    Some(error) if error.kind() == redis::ErrorKind::AuthenticationFailed => (
-                        BackendErrorKind::NotPermitted,
-                        "the server refuses the credentials; check user and password",
-                    ),
-                    _ => {
-                        let what = "there is no connection to the server; check that it runs and that the address is right";
-                        (BackendErrorKind::Unreachable, what)
-                    }
-                };
-                (kind, what.to_owned(), error)
-            }
-            Some(Failure::Unknown(None)) => (
-                BackendErrorKind::TimedOut,
-                format!(
-                    "no answer within {timeout} ms; the server is slow or the path to it is broken"
-                ),
-                None,
-            ),
-            Some(Failure::Unknown(Some(error))) => (
-                BackendErrorKind::Unreachable,
-                "the connection broke before the answer came".to_owned(),
-                Some(error.clone()),
-            ),
-            Some(Failure::NotNow(error)) => (
-                BackendErrorKind::Refused,
-                "the server can't serve now (loading, busy, read-only or without a master)"
-                    .to_owned(),
-                Some(error.clone()),
-            ),
-            Some(Failure::Final(kind, error)) => {
-                (*kind, remedy(*kind).to_owned(), Some(error.clone()))
-            }
-        };
-        BackendError::new(kind, format!("{doing} `{gate}`: {what}"), source)
-    }
-}
-
-/// What to do about an error that repeating does not mend.
-fn remedy(kind: BackendErrorKind) -> &'static str {
-    match kind {
-        BackendErrorKind::Refused => {
-            "the server declined (out of memory, too few replicas, or its persistence is broken); see its log"
-        }
-        BackendErrorKind::NotPermitted => {
-            "the server's user may not do this; see the ACL in SECURITY.md"
-        }
-        BackendErrorKind::ForeignData => {
-            "something else lives under this key; choose another name or prefix, or remove it"
-        }
-        BackendErrorKind::Incompatible => {
-            "a process with a later release of this crate uses this gate; let all run releases that follow each other"
-        }
-        BackendErrorKind::Protocol | BackendErrorKind::TimedOut | BackendErrorKind::Unreachable => {
-            "the server answered what none of our scripts answers; is it Redis 6.2 or later, or Valkey?"
-        }
     }
 }

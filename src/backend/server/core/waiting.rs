@@ -22,32 +22,32 @@ const RETRY_MAX: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 pub(super) struct Waiter {
     pub(super) request: Request,
-    answer: oneshot::Sender<Result<Lease, LockError>>,
+    pub(super) answer: oneshot::Sender<Result<Lease, LockError>>,
     since: Instant,
     /// When the caller's own wait is over.
     give_up: Instant,
     /// Until when the server must have answered for the first time.
     patience: Instant,
     /// The first sending: no grant can be older.
-    asked: Option<Instant>,
+    pub(super) asked: Option<Instant>,
     /// The last sending.
     sent: Instant,
     /// The stamp of the newest "queued": an older push is stale.
-    queued: Option<u64>,
+    pub(super) queued: Option<u64>,
     /// Its place, 0 before it had one.
     pub(super) ticket: u64,
     crowd: Option<Crowd>,
     /// A pushed grant that is being confirmed, since it came too late to rely on.
     pub(super) claim: Option<FencingToken>,
     /// A grant that turned out to be over when it was to be confirmed.
-    over: Option<FencingToken>,
-    open: Open,
+    pub(super) over: Option<FencingToken>,
+    pub(super) open: Open,
     in_flight: bool,
     /// To be asked again when the answer is there, because something changed meanwhile.
     again: bool,
     /// An answer was missed that may have said that the place was lost.
     unsure: bool,
-    retry_at: Instant,
+    pub(super) retry_at: Instant,
     attempts: u32,
     late: u32,
     trouble: Option<Failure>,
@@ -369,112 +369,6 @@ impl Core {
         waiter.trouble = Some(failure);
     }
 
-    /// A claim was pushed to the inbox.
-    pub(super) fn granted(
-        &mut self,
-        now: Instant,
-        token: Token,
-        fence: FencingToken,
-        mark: u64,
-        left: Duration,
-    ) {
-        let Some(Entry::Waiting(waiter)) = self.entries.get_mut(&token) else {
-            return;
-        };
-        // A push from before the newest "queued" tells of a grant that is over. And nothing was
-        // granted before we asked.
-        let (Some(asked), false) = (
-            waiter.asked,
-            waiter.queued.is_some_and(|stamp| fence.get() <= stamp),
-        ) else {
-            return;
-        };
-        if waiter
-            .claim
-            .max(waiter.over)
-            .is_some_and(|known| known >= fence)
-        {
-            return;
-        }
-        // Not dated from its receipt: it may have been under way for long.
-        let before = self
-            .tags
-            .get(&waiter.request.resource.tag)
-            .and_then(|state| state.marks.before(mark));
-        let since = before.map_or(asked, |before| before.max(asked));
-        self.take_grant(now, token, fence, validity(since, left), false);
-        self.schedule(token);
-    }
-
-    /// Hands a grant over, or has it confirmed first where too little of it is surely left.
-    fn take_grant(
-        &mut self,
-        now: Instant,
-        token: Token,
-        fence: FencingToken,
-        deadline: Instant,
-        whole: bool,
-    ) {
-        let Some(Entry::Waiting(waiter)) = self.entries.get_mut(&token) else {
-            return;
-        };
-        let enough = waiter.request.ttl.claim() / 4;
-        if whole && deadline <= now {
-            waiter.claim = Some(fence);
-            let gate = &waiter.request.resource.gate;
-            let text = format!(
-                "acquiring `{gate}`: the lease was over before its answer came; its TTL is below the round trip"
-            );
-            self.leave(
-                now,
-                token,
-                Err(BackendError::new(BackendErrorKind::TimedOut, text, None).into()),
-            );
-        } else if whole || deadline.since(now) >= enough {
-            self.hold(now, token, fence, deadline, whole);
-        } else {
-            waiter.claim = Some(fence);
-            self.confirm(now, token);
-        }
-    }
-
-    /// Sends the renewal that confirms a grant.
-    pub(super) fn confirm(&mut self, now: Instant, token: Token) {
-        let Some(Entry::Waiting(waiter)) = self.entries.get_mut(&token) else {
-            return;
-        };
-        let Some(fence) = waiter.claim else { return };
-        waiter.retry_at = now.after(self.settings.command_timeout);
-        let (resource, ttl) = (waiter.request.resource.clone(), waiter.request.ttl);
-        self.renew_one(now, token, &resource, fence, ttl.get());
-    }
-
-    /// The answer to the renewal that was to confirm a grant: how long it is worth, or that it is
-    /// over.
-    pub(super) fn confirmed(
-        &mut self,
-        now: Instant,
-        token: Token,
-        fence: FencingToken,
-        deadline: Option<Instant>,
-    ) {
-        let Some(Entry::Waiting(waiter)) = self.entries.get_mut(&token) else {
-            return;
-        };
-        if waiter.claim != Some(fence) {
-            return;
-        }
-        waiter.claim = None;
-        match deadline {
-            Some(deadline) => self.take_grant(now, token, fence, deadline, true),
-            None => {
-                waiter.over = Some(fence);
-                self.ask(now, token);
-            }
-        }
-        self.schedule(token);
-    }
-
     /// The waiter's timer fired.
     pub(super) fn waiter_due(&mut self, now: Instant, token: Token) {
         let Some(Entry::Waiting(waiter)) = self.entries.get_mut(&token) else {
@@ -549,7 +443,7 @@ impl Core {
     }
 
     /// Ends a wait without a lease, and what it may have left on the server.
-    fn leave(&mut self, now: Instant, token: Token, answer: Result<Lease, LockError>) {
+    pub(super) fn leave(&mut self, now: Instant, token: Token, answer: Result<Lease, LockError>) {
         if let Some(waiter) = self.take_waiter(token) {
             self.clean_up(now, token, &waiter);
             let _ = waiter.answer.send(answer);
@@ -562,45 +456,8 @@ impl Core {
         }
     }
 
-    /// Makes the caller a holder.
-    fn hold(
-        &mut self,
-        now: Instant,
-        token: Token,
-        fence: FencingToken,
-        deadline: Instant,
-        whole: bool,
-    ) {
-        let Some(waiter) = self.take_waiter(token) else {
-            return;
-        };
-        let Some(backend) = self.backend.upgrade() else {
-            // The handle and all its futures are gone.
-            self.end(
-                now,
-                token,
-                &waiter.request,
-                waiter.open,
-                Some(deadline),
-                None,
-            );
-            return;
-        };
-        let state = self.start_holding(
-            now,
-            token,
-            &waiter.request,
-            waiter.open,
-            fence,
-            deadline,
-            whole,
-        );
-        // A caller that has gone meanwhile drops the lease right here, which queues its release.
-        let _ = waiter.answer.send(Ok(Lease::new(state, backend)));
-    }
-
     /// Takes a waiter off the books, with its timer and its place in the local queue.
-    fn take_waiter(&mut self, token: Token) -> Option<Box<Waiter>> {
+    pub(super) fn take_waiter(&mut self, token: Token) -> Option<Box<Waiter>> {
         if !matches!(self.entries.get(&token), Some(Entry::Waiting(_))) {
             return None;
         }

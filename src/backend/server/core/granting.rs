@@ -1,0 +1,154 @@
+//! A grant from its answer or its push to the hand-over: what it is surely worth, and whether that is enough.
+
+use std::time::Duration;
+
+use super::{Core, Entry};
+use crate::error::{BackendError, BackendErrorKind};
+use crate::lease::Lease;
+use crate::time::{Instant, validity};
+use crate::token::{FencingToken, Token};
+
+impl Core {
+    /// A claim was pushed to the inbox.
+    pub(super) fn granted(
+        &mut self,
+        now: Instant,
+        token: Token,
+        fence: FencingToken,
+        mark: u64,
+        left: Duration,
+    ) {
+        let Some(Entry::Waiting(waiter)) = self.entries.get_mut(&token) else {
+            return;
+        };
+        // A push from before the newest "queued" tells of a grant that is over. And nothing was
+        // granted before we asked.
+        let (Some(asked), false) = (
+            waiter.asked,
+            waiter.queued.is_some_and(|stamp| fence.get() <= stamp),
+        ) else {
+            return;
+        };
+        if waiter
+            .claim
+            .max(waiter.over)
+            .is_some_and(|known| known >= fence)
+        {
+            return;
+        }
+        // Not dated from its receipt: it may have been under way for long.
+        let before = self
+            .tags
+            .get(&waiter.request.resource.tag)
+            .and_then(|state| state.marks.before(mark));
+        let since = before.map_or(asked, |before| before.max(asked));
+        self.take_grant(now, token, fence, validity(since, left), false);
+        self.schedule(token);
+    }
+
+    /// Hands a grant over, or has it confirmed first where too little of it is surely left.
+    pub(super) fn take_grant(
+        &mut self,
+        now: Instant,
+        token: Token,
+        fence: FencingToken,
+        deadline: Instant,
+        whole: bool,
+    ) {
+        let Some(Entry::Waiting(waiter)) = self.entries.get_mut(&token) else {
+            return;
+        };
+        let enough = waiter.request.ttl.claim() / 4;
+        if whole && deadline <= now {
+            waiter.claim = Some(fence);
+            let gate = &waiter.request.resource.gate;
+            let text = format!(
+                "acquiring `{gate}`: the lease was over before its answer came; its TTL is below the round trip"
+            );
+            self.leave(
+                now,
+                token,
+                Err(BackendError::new(BackendErrorKind::TimedOut, text, None).into()),
+            );
+        } else if whole || deadline.since(now) >= enough {
+            self.hold(now, token, fence, deadline, whole);
+        } else {
+            waiter.claim = Some(fence);
+            self.confirm(now, token);
+        }
+    }
+
+    /// Sends the renewal that confirms a grant.
+    pub(super) fn confirm(&mut self, now: Instant, token: Token) {
+        let Some(Entry::Waiting(waiter)) = self.entries.get_mut(&token) else {
+            return;
+        };
+        let Some(fence) = waiter.claim else { return };
+        waiter.retry_at = now.after(self.settings.command_timeout);
+        let (resource, ttl) = (waiter.request.resource.clone(), waiter.request.ttl);
+        self.renew_one(now, token, &resource, fence, ttl.get());
+    }
+
+    /// The answer to the renewal that was to confirm a grant: how long it is worth, or that it is
+    /// over.
+    pub(super) fn confirmed(
+        &mut self,
+        now: Instant,
+        token: Token,
+        fence: FencingToken,
+        deadline: Option<Instant>,
+    ) {
+        let Some(Entry::Waiting(waiter)) = self.entries.get_mut(&token) else {
+            return;
+        };
+        if waiter.claim != Some(fence) {
+            return;
+        }
+        waiter.claim = None;
+        match deadline {
+            Some(deadline) => self.take_grant(now, token, fence, deadline, true),
+            None => {
+                waiter.over = Some(fence);
+                self.ask(now, token);
+            }
+        }
+        self.schedule(token);
+    }
+
+    /// Makes the caller a holder.
+    fn hold(
+        &mut self,
+        now: Instant,
+        token: Token,
+        fence: FencingToken,
+        deadline: Instant,
+        whole: bool,
+    ) {
+        let Some(waiter) = self.take_waiter(token) else {
+            return;
+        };
+        let Some(backend) = self.backend.upgrade() else {
+            // The handle and all its futures are gone.
+            self.end(
+                now,
+                token,
+                &waiter.request,
+                waiter.open,
+                Some(deadline),
+                None,
+            );
+            return;
+        };
+        let state = self.start_holding(
+            now,
+            token,
+            &waiter.request,
+            waiter.open,
+            fence,
+            deadline,
+            whole,
+        );
+        // A caller that has gone meanwhile drops the lease right here, which queues its release.
+        let _ = waiter.answer.send(Ok(Lease::new(state, backend)));
+    }
+}
