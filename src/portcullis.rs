@@ -104,7 +104,7 @@ impl fmt::Debug for Portcullis {
 /// | [`connections`](Self::connections) | 1 to 4 | 2 |
 /// | [`command_timeout`](Self::command_timeout) | 10 ms to 60 s | 500 ms |
 /// | [`connect_timeout`](Self::connect_timeout) | 10 ms to 60 s | 1 s |
-#[derive(Debug, Default)]
+#[derive(Default)]
 #[must_use = "a builder does nothing until it is built"]
 pub struct Builder {
     origin: Option<Origin>,
@@ -186,5 +186,17 @@ impl Builder {
         };
         let backend = ServerBackend::start(origin, self.subscriber, &prefix, self.settings)?;
         Ok(Portcullis { backend, prefix })
+    }
+}
+
+/// Without addresses, which may name users and hold passwords.
+impl fmt::Debug for Builder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Builder")
+            .field("origin", &self.origin)
+            .field("has_subscriber", &self.subscriber.is_some())
+            .field("prefix", &self.prefix)
+            .field("settings", &self.settings)
+            .finish_non_exhaustive()
     }
 }

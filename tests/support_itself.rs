@@ -68,7 +68,8 @@ mod history {
 
     #[test]
     fn a_fence_that_falls_is_seen_and_one_of_an_overlapping_acquire_is_not_blamed() {
-        // The second was asked for before the first was acquired: the server may have served it first.
+        // The second was asked for before the first was acquired: the server may have served it
+        // first.
         let crossing = [hold(0, 10, 20, 2, 1), hold(9, 12, 20, 1, 1)];
         assert_eq!(fences_rise(&crossing), Ok(()));
         assert!(fences_follow_holds(&crossing).is_err());
@@ -219,6 +220,26 @@ mod proxy {
             Err(std::io::ErrorKind::ConnectionReset)
         );
         assert!(server.keys_with("b").await.is_empty());
+    }
+
+    #[tokio::test]
+    async fn what_was_sent_before_a_parting_is_overtaken() {
+        let server = Server::start();
+        let proxy = Proxy::start(server.port());
+        let mut client = connect(&proxy);
+        proxy.set(Mode::Delay(10 * WHILE));
+        send(&mut client, "SET a 1\r\n");
+        assert!(hears_nothing(&mut client));
+        proxy.part();
+        assert_eq!(receive(&mut client).as_deref(), Ok(""));
+        proxy.set(Mode::Pass);
+        let mut next = connect(&proxy);
+        send(&mut next, "EXISTS a\r\n");
+        assert_eq!(receive(&mut next).as_deref(), Ok(":0\r\n"));
+        wait_for("the earlier request runs", SOON, async || {
+            !server.keys_with("a").await.is_empty()
+        })
+        .await;
     }
 
     #[test]

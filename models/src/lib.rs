@@ -1,6 +1,7 @@
 //! The hand-off protocol as a model: one key, its server, two or three processes and their faults.
 //!
-//! `README.md` says what is modeled, which worlds are exhausted and which rule each mutation breaks.
+//! `README.md` says what is modeled, which worlds are exhausted and which rule each mutation
+//! breaks.
 
 pub mod config;
 pub mod handoff;

@@ -357,7 +357,8 @@ impl Handoff {
                 if !reentered {
                     return;
                 }
-                // Without an inbox the next grant is undone, so this entry is not the one that counts.
+                // Without an inbox the next grant is undone, so this entry is not the one that
+                // counts.
                 let hears = matches!(state.processes[process].link, Link::Up | Link::Deaf);
                 acquisition.reentered |= hears || self.mutated(Mutation::TicketSpentInOutage);
                 if self.mutated(Mutation::ReentryAlone) {

@@ -5,7 +5,9 @@
 //! 1. The status leaves `HELD` once, and never comes back: a lost or finished lease can't be
 //!    revived by a late answer.
 //! 2. The deadline only grows.
-//! 3. Past the deadline the lease is not held, whatever the status still says.
+//! 3. Past the deadline the lease is not held, whatever the status still says; and once somebody
+//!    has seen that it passed, it can't be moved any more: an answer that the background thread
+//!    took up in time may be applied late.
 
 use std::fmt;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
@@ -17,6 +19,9 @@ use tokio_util::sync::CancellationToken;
 use super::lost::{Lost, LostReason};
 use crate::time::Instant;
 use crate::token::{FencingToken, Token};
+
+/// Set in the deadline when somebody was told that it has passed: as a time, it lies 292 years off.
+const SEEN: u64 = 1 << 63;
 
 const HELD: u8 = 0;
 const FINISHED: u8 = 1;
@@ -38,7 +43,7 @@ impl LeaseState {
         Arc::new(Self {
             token,
             fence,
-            deadline: AtomicU64::new(deadline.as_nanos()),
+            deadline: AtomicU64::new(deadline.as_nanos() & !SEEN),
             status: AtomicU8::new(HELD),
             watch: OnceLock::new(),
         })
@@ -53,21 +58,48 @@ impl LeaseState {
     }
 
     pub(crate) fn deadline(&self) -> Instant {
-        Instant::from_nanos(self.deadline.load(Ordering::Acquire))
+        Instant::from_nanos(self.deadline.load(Ordering::Acquire) & !SEEN)
     }
 
-    /// Sets the deadline further off; an earlier one is ignored (invariant 2).
-    pub(crate) fn prolong(&self, deadline: Instant) {
+    /// Sets the deadline further off; an earlier one is ignored (invariant 2). False if its passing
+    /// was seen (invariant 3): the lease is lost.
+    #[must_use = "what was seen to be lost has to be ended"]
+    pub(crate) fn prolong(&self, deadline: Instant) -> bool {
+        let further = |old: u64| (old & SEEN == 0).then(|| old.max(deadline.as_nanos() & !SEEN));
         self.deadline
-            .fetch_max(deadline.as_nanos(), Ordering::AcqRel);
+            .fetch_update(Ordering::AcqRel, Ordering::Acquire, further)
+            .is_ok()
+    }
+
+    /// Whether the deadline has passed. Who is told so will never hear otherwise.
+    fn has_passed(&self) -> bool {
+        let mut deadline = self.deadline.load(Ordering::Acquire);
+        loop {
+            if deadline & SEEN != 0 {
+                return true;
+            }
+            if Instant::now() < Instant::from_nanos(deadline) {
+                return false;
+            }
+            match self.deadline.compare_exchange_weak(
+                deadline,
+                deadline | SEEN,
+                Ordering::AcqRel,
+                Ordering::Acquire,
+            ) {
+                Ok(_) => return true,
+                // Prolonged in this very moment.
+                Err(moved) => deadline = moved,
+            }
+        }
     }
 
     pub(crate) fn is_held(&self) -> bool {
-        self.status.load(Ordering::Acquire) == HELD && Instant::now() < self.deadline()
+        self.status.load(Ordering::Acquire) == HELD && !self.has_passed()
     }
 
     pub(crate) fn remaining(&self) -> Duration {
-        if self.status.load(Ordering::Acquire) == HELD {
+        if self.is_held() {
             self.deadline().since(Instant::now())
         } else {
             Duration::ZERO
@@ -103,7 +135,7 @@ impl LeaseState {
             EXPIRED => Some(LostReason::Expired),
             GONE => Some(LostReason::Gone),
             SHUT_DOWN => Some(LostReason::ShutDown),
-            HELD if Instant::now() >= self.deadline() => Some(LostReason::Expired),
+            HELD if self.has_passed() => Some(LostReason::Expired),
             _ => None,
         }
     }
@@ -149,12 +181,23 @@ mod tests {
     }
 
     #[test]
+    fn a_deadline_whose_passing_was_seen_is_not_moved_any_more() {
+        let unseen = lease(Duration::ZERO);
+        assert!(unseen.prolong(Instant::now().after(Duration::from_secs(10))));
+        assert!(unseen.is_held());
+        let seen = lease(Duration::ZERO);
+        assert!(!seen.is_held());
+        assert!(!seen.prolong(Instant::now().after(Duration::from_secs(10))));
+        assert!(!seen.is_held());
+    }
+
+    #[test]
     fn a_deadline_only_grows() {
         let lease = lease(Duration::from_secs(10));
         let deadline = lease.deadline();
-        lease.prolong(Instant::now());
+        assert!(lease.prolong(Instant::now()));
         assert_eq!(lease.deadline(), deadline);
-        lease.prolong(deadline.after(Duration::from_secs(1)));
+        assert!(lease.prolong(deadline.after(Duration::from_secs(1))));
         assert!(lease.deadline() > deadline);
     }
 
@@ -162,7 +205,7 @@ mod tests {
     fn a_lost_lease_stays_lost() {
         let lease = lease(Duration::from_secs(10));
         assert!(lease.lose(LostReason::Gone));
-        lease.prolong(Instant::now().after(Duration::from_secs(60)));
+        let _ = lease.prolong(Instant::now().after(Duration::from_secs(60)));
         assert!(!lease.is_held());
         assert!(!lease.finish());
         assert!(!lease.lose(LostReason::Expired));

@@ -19,8 +19,8 @@ use tower::Service;
 
 use crate::support::{Server, wait_for};
 
-/// How long what is to happen promptly may take on a busy machine: neither the TTL nor the 3 s of an
-/// unconfirmed claim can explain it.
+/// How long what is to happen promptly may take on a busy machine: neither the TTL nor the 3 s of
+/// an unconfirmed claim can explain it.
 pub(crate) const PROMPTLY: Duration = Duration::from_secs(2);
 
 /// Of all gates, unless a test is about its end.

@@ -1,6 +1,8 @@
-//! What happened at a gate, and the judges of it: exclusion, fences, order. Judges come with histories that they must refuse.
+//! What happened at a gate, and the judges of it: exclusion, fences, order. Judges come with
+//! histories that they must refuse.
 //!
-//! All times are of one machine's monotonic clock, in nanoseconds, so that histories of several processes can be joined.
+//! All times are of one machine's monotonic clock, in nanoseconds, so that histories of several
+//! processes can be joined.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -25,7 +27,8 @@ pub(crate) struct Wait {
     /// When it was first known to stand in the queue: an answer, or a look at the server.
     pub(crate) queued: u64,
     pub(crate) weight: u32,
-    /// The fence it was granted with, which is the order of the grants on the server; `None` if it was not granted.
+    /// The fence it was granted with, which is the order of the grants on the server; `None` if it
+    /// was not granted.
     pub(crate) fence: Option<u64>,
 }
 
@@ -82,7 +85,8 @@ impl History {
     }
 }
 
-/// M1 and S0: at no moment is more held than `cap`, weights counted. A hold includes its first moment and not its last.
+/// M1 and S0: at no moment is more held than `cap`, weights counted. A hold includes its first
+/// moment and not its last.
 pub(crate) fn cap_kept(holds: &[Hold], cap: u32) -> Result<(), String> {
     let most = most_inside(holds);
     if most > u64::from(cap) {
@@ -114,8 +118,9 @@ pub(crate) fn most_inside(holds: &[Hold]) -> u64 {
     most.unsigned_abs()
 }
 
-/// M3: whoever acquired before another asked has the smaller fence, and no fence is given twice. For holds that don't overlap
-/// at all, as a mutex', the order of acquiring is the order of the fences too: see [`fences_follow_holds`].
+/// M3: whoever acquired before another asked has the smaller fence, and no fence is given twice.
+/// For holds that don't overlap at all, as a mutex', the order of acquiring is the order of the
+/// fences too: see [`fences_follow_holds`].
 pub(crate) fn fences_rise(holds: &[Hold]) -> Result<(), String> {
     let mut fences: Vec<u64> = holds.iter().map(|hold| hold.fence).collect();
     fences.sort_unstable();
@@ -145,7 +150,8 @@ pub(crate) fn fences_follow_holds(holds: &[Hold]) -> Result<(), String> {
     }
 }
 
-/// F1: of two waits of one weight, the one known to stand in the queue before the other was asked for is granted first.
+/// F1: of two waits of one weight, the one known to stand in the queue before the other was asked
+/// for is granted first.
 pub(crate) fn order_kept(waits: &[Wait]) -> Result<(), String> {
     let mut weights: Vec<u32> = waits.iter().map(|wait| wait.weight).collect();
     weights.sort_unstable();
@@ -176,7 +182,8 @@ pub(crate) fn all_granted(waits: &[Wait]) -> Result<(), String> {
     }
 }
 
-/// Finds a pair whose first lies strictly before the second in time, and has the greater number: by a prefix maximum.
+/// Finds a pair whose first lies strictly before the second in time, and has the greater number: by
+/// a prefix maximum.
 fn inversion(mut before: Vec<(u64, u64)>, mut after: Vec<(u64, u64)>) -> Option<(u64, u64)> {
     before.sort_unstable();
     after.sort_unstable();

@@ -1,9 +1,11 @@
-//! What tests share: an own server, a faulty network in front of it, a history of what happened and its judges.
+//! What tests share: an own server, a faulty network in front of it, a history of what happened and
+//! its judges.
 //!
 //! Use it by `mod support;` from `tests/*.rs`, and by one `#[path]` from inside the crate.
 //!
-//! tokio's paused clock does not move Redis's clock: a lease ends when the server's wall clock says so. Tests that let one end
-//! wait for it, by [`wait_for`] and never by a hopeful sleep; [`wait_for`] itself measures by the real clock.
+//! tokio's paused clock does not move Redis's clock: a lease ends when the server's wall clock says
+//! so. Tests that let one end wait for it, by [`wait_for`] and never by a hopeful sleep;
+//! [`wait_for`] itself measures by the real clock.
 
 #![allow(dead_code, reason = "each test binary uses its own part")]
 

@@ -4,12 +4,14 @@ use std::future::{Future, poll_fn};
 use std::pin::pin;
 use std::task::Poll;
 
-/// Polls `future` up to `k` times, each time it is woken, and drops it right after the last one unless it was ready by then.
+/// Polls `future` up to `k` times, each time it is woken, and drops it right after the last one
+/// unless it was ready by then.
 pub(crate) async fn poll_k_times<F: Future>(future: F, k: usize) -> Option<F::Output> {
     run(future, k, false).await
 }
 
-/// Like [`poll_k_times`], but drops `future` only when it has been woken once more: with its result in reach, and not taken.
+/// Like [`poll_k_times`], but drops `future` only when it has been woken once more: with its result
+/// in reach, and not taken.
 pub(crate) async fn poll_k_times_and_wake<F: Future>(future: F, k: usize) -> Option<F::Output> {
     run(future, k, true).await
 }

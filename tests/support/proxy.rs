@@ -21,9 +21,11 @@ pub(crate) enum Flow {
     Hold,
     /// Delivered this much later.
     Delay(Duration),
-    /// Gone. As TCP never loses bytes in the middle of a connection, one that lost some is reset as soon as it would pass again.
+    /// Gone. As TCP never loses bytes in the middle of a connection, one that lost some is reset as
+    /// soon as it would pass again.
     Eat,
-    /// Messages of subscribed channels are gone, and everything else passes: a push is lost, and no connection with it.
+    /// Messages of subscribed channels are gone, and everything else passes: a push is lost, and no
+    /// connection with it.
     EatMessages,
 }
 
@@ -47,7 +49,8 @@ pub(crate) enum Mode {
     EatMessages,
     /// Connections are reset: those that exist, and new ones as they come.
     Cut,
-    /// The server's side is closed, the client's stays open and silent for ever. New connections are silent too.
+    /// The server's side is closed, the client's stays open and silent for ever. New connections
+    /// are silent too.
     HalfOpen,
     /// Each direction as told.
     Flows {
@@ -79,7 +82,8 @@ struct Flows {
     replies: Flow,
 }
 
-/// The modes in force. A connection on which a SUBSCRIBE went by counts as a subscriber's, every other one as for commands.
+/// The modes in force. A connection on which a SUBSCRIBE went by counts as a subscriber's, every
+/// other one as for commands.
 #[derive(Debug, Clone, Copy)]
 struct Modes {
     commands: Mode,
@@ -90,8 +94,8 @@ struct Modes {
     partings: u64,
 }
 
-/// A proxy between clients and one server, with a thread and a runtime of its own: neither a blocked test nor a paused clock
-/// stops it.
+/// A proxy between clients and one server, with a thread and a runtime of its own: neither a
+/// blocked test nor a paused clock stops it.
 #[derive(Debug)]
 pub(crate) struct Proxy {
     port: u16,
@@ -148,7 +152,8 @@ impl Proxy {
         self.port
     }
 
-    /// Sets the mode of all connections. It is in force when this returns: for what is read from a socket from here on.
+    /// Sets the mode of all connections. It is in force when this returns: for what is read from a
+    /// socket from here on.
     pub(crate) fn set(&self, mode: Mode) {
         self.modes.send_modify(|modes| {
             modes.commands = mode;
@@ -171,8 +176,8 @@ impl Proxy {
         self.modes.send_modify(|modes| modes.cuts += 1);
     }
 
-    /// Closes the clients' side of all connections once. What they had sent goes on to the server, as late as the mode then said: so
-    /// what is sent on a new connection may overtake it.
+    /// Closes the clients' side of all connections once. What they had sent goes on to the server,
+    /// as late as the mode then said: so what is sent on a new connection may overtake it.
     pub(crate) fn part(&self) {
         self.modes.send_modify(|modes| modes.partings += 1);
     }
@@ -344,9 +349,7 @@ impl Connection {
             let mut modes = self.modes.clone();
             async move {
                 // Without the sender the proxy is gone, and this with it.
-                let _ = modes
-                    .wait_for(|modes| modes.partings != partings)
-                    .await;
+                let _ = modes.wait_for(|modes| modes.partings != partings).await;
             }
         };
         let read = async move {
@@ -359,7 +362,8 @@ impl Connection {
                         return;
                     }
                 }
-                // Looked at before the read, so that a change to Hold while nothing arrives is seen.
+                // Looked at before the read, so that a change to Hold while nothing arrives is
+                // seen.
                 modes.mark_unchanged();
                 let length = tokio::select! {
                     biased;
@@ -403,7 +407,8 @@ impl Connection {
                 let bytes = if requests || !self.subscriber.load(Ordering::Relaxed) {
                     bytes.to_vec()
                 } else {
-                    // Value by value, so that one can be taken out. What is not complete waits for its rest.
+                    // Value by value, so that one can be taken out. What is not complete waits for
+                    // its rest.
                     partial.extend_from_slice(bytes);
                     let eats = flow(self.mode(&modes).flows()) == Flow::EatMessages;
                     let mut whole = Vec::new();

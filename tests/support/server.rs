@@ -18,7 +18,8 @@ const READY: Duration = Duration::from_secs(20);
 /// How long one command may take.
 const COMMAND: Duration = Duration::from_secs(10);
 
-/// A running redis-server without persistence, with a port and a folder of its own. Killed when dropped.
+/// A running redis-server without persistence, with a port and a folder of its own. Killed when
+/// dropped.
 #[derive(Debug)]
 pub(crate) struct Server {
     child: Mutex<Child>,
@@ -69,8 +70,8 @@ impl Server {
         self.child().id()
     }
 
-    /// Stops the process as a whole (SIGSTOP): sockets stay open, nothing is answered. What is sent meanwhile runs after
-    /// [`thaw`](Self::thaw).
+    /// Stops the process as a whole (SIGSTOP): sockets stay open, nothing is answered. What is sent
+    /// meanwhile runs after [`thaw`](Self::thaw).
     pub(crate) fn freeze(&self) {
         signal("STOP", self.pid());
         // The signal is delivered a moment after it was sent; on Linux that can be seen.
@@ -116,7 +117,8 @@ impl Server {
             .expect("the server accepts connections")
     }
 
-    /// Sends one command on a connection of its own, as `redis-cli` would, and panics if it is refused.
+    /// Sends one command on a connection of its own, as `redis-cli` would, and panics if it is
+    /// refused.
     pub(crate) async fn command(&self, words: &[&str]) -> Value {
         self.try_command(words)
             .await
@@ -137,8 +139,8 @@ impl Server {
         command.query_async(&mut connection).await
     }
 
-    /// How many script calls clients have sent so far: EVALSHA, EVAL, FCALL and SCRIPT LOAD. The commands inside scripts are counted
-    /// under their own names.
+    /// How many script calls clients have sent so far: EVALSHA, EVAL, FCALL and SCRIPT LOAD. The
+    /// commands inside scripts are counted under their own names.
     pub(crate) async fn script_calls(&self) -> u64 {
         let info = self.command(&["INFO", "commandstats"]).await;
         let info: String = redis::from_redis_value(info).expect("INFO answers with text");
@@ -205,7 +207,8 @@ fn launch(port: u16, folder: &Path, options: &[String]) -> io::Result<Child> {
         .append(true)
         .open(folder.join("log"))?;
     let binary = binary();
-    // Whatever ends the test's process, however suddenly, ends the server: where this tool of util-linux is at hand.
+    // Whatever ends the test's process, however suddenly, ends the server: where this tool of
+    // util-linux is at hand.
     let mut command = if which("setpriv") {
         let mut command = Command::new("setpriv");
         command.args(["--pdeathsig", "KILL", "--"]).arg(&binary);
@@ -272,8 +275,8 @@ fn which(program: impl AsRef<Path>) -> bool {
     std::env::split_paths(&path).any(|folder| folder.join(program).is_file())
 }
 
-/// Spawns from one thread that lives as long as the process: the death signal is sent when the *thread* that spawned ends, and a
-/// test's thread may end before the server that it shares.
+/// Spawns from one thread that lives as long as the process: the death signal is sent when the
+/// *thread* that spawned ends, and a test's thread may end before the server that it shares.
 fn spawn(command: Command) -> io::Result<Child> {
     type Order = (Command, mpsc::Sender<io::Result<Child>>);
     static SPAWNER: LazyLock<Mutex<mpsc::Sender<Order>>> = LazyLock::new(|| {
@@ -304,7 +307,8 @@ fn signal(name: &str, pid: u32) {
     );
 }
 
-/// The letter that Linux shows for a process: `T` for a stopped one. `None` where there is no /proc.
+/// The letter that Linux shows for a process: `T` for a stopped one. `None` where there is no
+/// /proc.
 fn process_state(pid: u32) -> Option<char> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     stat.rsplit_once(") ")?.1.chars().next()

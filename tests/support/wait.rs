@@ -5,7 +5,8 @@ use std::time::{Duration, Instant};
 /// How long to pause between two looks.
 const PAUSE: Duration = Duration::from_millis(5);
 
-/// Looks at `condition` until it is true, and panics with `what` when that takes longer than `deadline`.
+/// Looks at `condition` until it is true, and panics with `what` when that takes longer than
+/// `deadline`.
 pub(crate) async fn wait_for(
     what: &str,
     deadline: Duration,

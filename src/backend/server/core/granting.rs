@@ -1,4 +1,5 @@
-//! A grant from its answer or its push to the hand-over: what it is surely worth, and whether that is enough.
+//! A grant from its answer or its push to the hand-over: what it is surely worth, and whether that
+//! is enough.
 
 use std::time::Duration;
 

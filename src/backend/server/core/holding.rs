@@ -123,7 +123,8 @@ impl Core {
             renew_at: Instant::FAR,
             timer: Instant::FAR,
         };
-        holder.lease.prolong(deadline.min(holder.last()));
+        // Nobody has looked at it yet, so it can't be refused.
+        let _ = holder.lease.prolong(deadline.min(holder.last()));
         holder.plan();
         let lease = Arc::clone(&holder.lease);
         self.entries.insert(token, Entry::Holding(holder));
@@ -146,9 +147,12 @@ impl Core {
         match fence.cmp(&holder.lease.fencing_token()) {
             // A late word of a grant before ours.
             Ordering::Less => {}
-            Ordering::Equal => holder
-                .lease
-                .prolong(validity(sent, left).min(holder.last())),
+            Ordering::Equal => {
+                let deadline = validity(sent, left).min(holder.last());
+                if now >= holder.lease.deadline() || !holder.lease.prolong(deadline) {
+                    self.lose(now, token, LostReason::Expired);
+                }
+            }
             // Ours ran out, and this token was granted anew meanwhile: somebody else may have held
             // in between.
             Ordering::Greater => self.lose(now, token, LostReason::Gone),
@@ -225,9 +229,12 @@ impl Core {
                 }
                 match answer {
                     Some(Renewed::Left(left)) => {
-                        holder
-                            .lease
-                            .prolong(validity(sent, left).min(holder.last()));
+                        let deadline = validity(sent, left).min(holder.last());
+                        if !holder.lease.prolong(deadline) {
+                            // It passed, and was seen to, since `now` was read.
+                            self.lose(now, token, LostReason::Expired);
+                            return;
+                        }
                         holder.renewed = sent;
                         holder.whole = true;
                         holder.plan();

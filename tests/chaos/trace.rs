@@ -1,0 +1,543 @@
+//! What the server itself did, read from MONITOR: who entered a queue, who left it, who was
+//! granted, and past whom.
+//!
+//! The public surface does not say when a wait has reached the queue, so the order of waits can
+//! only be judged with the server's help. A grant and its client's hold are matched by the fence.
+
+use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
+use std::io::{BufRead, BufReader, Write};
+use std::net::TcpStream;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use crate::now;
+
+/// The first characters of a token name its process.
+const INSTANCE: usize = 12;
+
+/// How long the mark of a suspect stands, in ns, and a little more for the way here.
+const MARK: u64 = 3_500_000_000;
+
+/// The longest pause between two commands of a server in use, in s.
+const SLEPT: u64 = 20;
+
+/// How many commands are kept for who has to find out what went wrong.
+const RECENT: usize = 600;
+
+/// One gate, as the server's commands show it.
+#[derive(Debug, Default)]
+struct Gate {
+    queue: BTreeSet<(u64, String)>,
+    places: HashMap<String, Place>,
+    fence: u64,
+    /// Who left the queue last: its own grant follows.
+    leaving: Option<String>,
+}
+
+#[derive(Debug, Clone)]
+struct Place {
+    ticket: u64,
+    /// When the place was known here.
+    known: u64,
+    /// It was out of the queue, or passed over: its order is no longer promised.
+    disturbed: bool,
+}
+
+/// A grant to a waiter that had stood in the queue undisturbed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Served {
+    pub(crate) fence: u64,
+    /// When its place in the queue was known.
+    pub(crate) queued: u64,
+}
+
+/// When a lease was lengthened, and until when: both by the server's clock, in us.
+pub(crate) type Lease = Vec<(u64, u64)>;
+
+/// The state of all gates, from the lines of MONITOR.
+#[derive(Debug, Default)]
+pub(crate) struct Trace {
+    gates: HashMap<String, Gate>,
+    /// By hash tag: the processes that are passed over.
+    suspects: HashMap<String, HashSet<String>>,
+    served: HashMap<String, Vec<Served>>,
+    /// Who holds each string key.
+    holders: HashMap<String, String>,
+    leases: HashMap<String, Lease>,
+    /// The token of each grant, by gate and fence.
+    granted: HashMap<(String, u64), String>,
+    problems: Vec<String>,
+    /// Whether a place that was lost must be taken up again: not so where answers get lost, since a
+    /// ticket is learnt from one.
+    strict: bool,
+    pub(crate) grants: u64,
+    pub(crate) reentries: u64,
+    pub(crate) gaps: u64,
+    /// The last commands, to be told with the first problem.
+    recent: VecDeque<String>,
+    /// The server's clock in the last line, in s.
+    time: u64,
+    /// Until when marks of suspects may stand that nobody saw being made.
+    blind: u64,
+}
+
+impl Trace {
+    pub(crate) fn new(strict: bool) -> Self {
+        Self {
+            strict,
+            ..Self::default()
+        }
+    }
+
+    /// Nobody looked for a while, or the server lost its data: what was known of the queues is
+    /// worth nothing.
+    fn forget(&mut self, now: u64) {
+        self.gates.clear();
+        self.suspects.clear();
+        self.holders.clear();
+        self.leases.clear();
+        self.gaps += 1;
+        self.blind = now + MARK;
+    }
+
+    fn line(&mut self, line: &str, now: u64) {
+        let Some((head, rest)) = line.split_once("] \"") else {
+            return;
+        };
+        // Nothing for that long means that the machine slept, and what the server kept has expired
+        // meanwhile.
+        let time = head
+            .trim_start_matches('+')
+            .split('.')
+            .next()
+            .map_or(0, number);
+        if self.time > 0 && time > self.time + SLEPT {
+            self.forget(now);
+        }
+        self.time = time;
+        // Most lines only read: they are passed over before they cost anything.
+        let verb = rest.split('"').next().unwrap_or_default();
+        let writes = ["ZADD", "ZREM", "HSET", "SET", "PEXPIRE", "PUBLISH"].contains(&verb);
+        if !writes && !verb.eq_ignore_ascii_case("FLUSHALL") {
+            return;
+        }
+        let words: Vec<&str> = rest
+            .trim_end()
+            .trim_end_matches('"')
+            .split("\" \"")
+            .collect();
+        if self.recent.len() == RECENT {
+            self.recent.pop_front();
+        }
+        self.recent.push_back(rest.chars().take(300).collect());
+        let us = number(
+            &head
+                .trim_start_matches('+')
+                .split(' ')
+                .next()
+                .unwrap_or_default()
+                .replace('.', ""),
+        );
+        if !head.ends_with("lua") {
+            if words[0].eq_ignore_ascii_case("FLUSHALL") {
+                self.forget(now);
+            }
+            return;
+        }
+        match words.as_slice() {
+            ["ZADD", key, ticket, token] => {
+                if let Some(gate) = gate_of(key, 'q') {
+                    self.enter(gate, number(ticket), token, now);
+                } else if let (Some(tag), Some(suspect)) =
+                    (key.strip_suffix(":roster"), token.strip_prefix('?'))
+                {
+                    self.suspects
+                        .entry(tag.to_owned())
+                        .or_default()
+                        .insert(suspect.to_owned());
+                } else if !key.ends_with(":roster") {
+                    self.lengthen(token, us, 1000 * number(ticket));
+                }
+            }
+            ["SET", key, token, "PX", ms] => {
+                self.holders.insert((*key).to_owned(), (*token).to_owned());
+                self.lengthen(token, us, us + 1000 * number(ms));
+            }
+            ["PEXPIRE", key, ms] => {
+                if let Some(token) = self.holders.get(*key).cloned() {
+                    self.lengthen(&token, us, us + 1000 * number(ms));
+                }
+            }
+            ["ZADD", _, "XX", "GT", end, token] => self.lengthen(token, us, 1000 * number(end)),
+            ["ZREM", key, token] => {
+                if let Some(gate) = gate_of(key, 'q') {
+                    self.leave(&gate, token);
+                } else if let (Some(tag), Some(suspect)) =
+                    (key.strip_suffix(":roster"), token.strip_prefix('?'))
+                {
+                    self.suspects
+                        .entry(tag.to_owned())
+                        .or_default()
+                        .remove(suspect);
+                }
+            }
+            ["HSET", key, "F", fence, token, record]
+                if record.starts_with("1h") || record.starts_with("1c") =>
+            {
+                if let Some(gate) = gate_of(key, 'r') {
+                    self.grant(&gate, number(fence), token, record.starts_with("1c"), now);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn enter(&mut self, name: String, ticket: u64, token: &str, now: u64) {
+        let strict = self.strict;
+        let gate = self.gates.entry(name).or_default();
+        gate.queue.insert((ticket, token.to_owned()));
+        let Some(place) = gate.places.get_mut(token) else {
+            let place = Place {
+                ticket,
+                known: now,
+                disturbed: false,
+            };
+            gate.places.insert(token.to_owned(), place);
+            return;
+        };
+        self.reentries += 1;
+        place.disturbed = true;
+        let first = std::mem::replace(&mut place.ticket, ticket);
+        if strict && first != ticket {
+            self.problems.push(format!(
+                "{token} came back with ticket {ticket} in place of {first}"
+            ));
+        }
+    }
+
+    fn leave(&mut self, gate: &str, token: &str) {
+        let gate = self.gates.entry(gate.to_owned()).or_default();
+        if let Some(place) = gate.places.get(token) {
+            gate.queue.remove(&(place.ticket, token.to_owned()));
+        }
+        gate.leaving = Some(token.to_owned());
+    }
+
+    fn grant(&mut self, name: &str, fence: u64, token: &str, pushed: bool, now: u64) {
+        self.grants += 1;
+        self.granted
+            .insert((name.to_owned(), fence), token.to_owned());
+        let tag = name.split_inclusive('}').next().unwrap_or_default();
+        let suspects = self.suspects.get(tag);
+        let gate = self.gates.entry(name.to_owned()).or_default();
+        if fence <= gate.fence {
+            self.problems.push(format!(
+                "{name}: fence {fence} was drawn after {}",
+                gate.fence
+            ));
+        }
+        gate.fence = fence;
+        // Pushed, it stands in the queue still; granted in its own answer, it has just left it.
+        let waited = pushed || gate.leaving.take().is_some_and(|leaving| leaving == token);
+        let place = gate.places.get(token).filter(|_| waited);
+        if waited && place.is_none() {
+            // It entered while nobody looked.
+            return;
+        }
+        // Who never waited stands behind all that do.
+        let (mine, undisturbed) = place.map_or((u64::MAX, None), |place| {
+            (place.ticket, (!place.disturbed).then_some(place.known))
+        });
+        if let Some(queued) = undisturbed {
+            self.served
+                .entry(name.to_owned())
+                .or_default()
+                .push(Served { fence, queued });
+        }
+        let passed: Vec<(u64, String)> = gate
+            .queue
+            .range(..(mine, String::new()))
+            .filter(|(_, other)| other != token)
+            .cloned()
+            .collect();
+        for (ticket, other) in passed {
+            let marked = other.get(..INSTANCE).is_some_and(|instance| {
+                suspects.is_some_and(|suspects| suspects.contains(instance))
+            });
+            let suspect = marked || now < self.blind;
+            if !suspect {
+                if self.problems.is_empty() {
+                    let here = self
+                        .recent
+                        .iter()
+                        .filter(|line| line.contains(tag) || line.starts_with("FLUSH"));
+                    let lines: Vec<&str> = here.map(String::as_str).collect();
+                    self.problems.push(lines.join("\n"));
+                }
+                self.problems.push(format!(
+                    "{name}: {token} with ticket {mine} was granted past {other} with ticket {ticket}"
+                ));
+            }
+            if let Some(place) = gate.places.get_mut(&other) {
+                place.disturbed = true;
+            }
+        }
+    }
+
+    fn lengthen(&mut self, token: &str, at: u64, end: u64) {
+        self.leases
+            .entry(token.to_owned())
+            .or_default()
+            .push((at, end));
+    }
+
+    /// How the lease of a grant was lengthened, as far as it was seen.
+    pub(crate) fn lease(&self, name: &str, fence: u64) -> Option<&Lease> {
+        self.leases
+            .get(self.granted.get(&(name.to_owned(), fence))?)
+    }
+
+    /// The whole name of a gate, from the end of it.
+    pub(crate) fn name_of(&self, gate: &str) -> Option<String> {
+        self.granted
+            .keys()
+            .find(|(name, _)| name.ends_with(gate))
+            .map(|(name, _)| name.clone())
+    }
+
+    pub(crate) fn problems(&self) -> &[String] {
+        &self.problems
+    }
+
+    /// How many grants' order can be judged with their clients' help.
+    pub(crate) fn undisturbed(&self) -> usize {
+        self.served.values().map(Vec::len).sum()
+    }
+
+    /// What was granted in order at each gate, by a part of its key.
+    pub(crate) fn served(&self, gate: &str) -> Vec<Served> {
+        self.served
+            .iter()
+            .filter(|(name, _)| name.ends_with(gate))
+            .flat_map(|(_, served)| served.clone())
+            .collect()
+    }
+}
+
+/// The gate to which a queue (`q`) or the records (`r`) belong: "p:{tag}:mq:name" is
+/// "p:{tag}m:name".
+fn gate_of(key: &str, part: char) -> Option<String> {
+    let (tag, rest) = key.split_once("}:")?;
+    let mut letters = rest.chars();
+    let kind = letters.next()?;
+    (letters.next()? == part && letters.next()? == ':')
+        .then(|| format!("{tag}}}{kind}:{}", letters.as_str()))
+}
+
+fn number(text: &str) -> u64 {
+    text.parse()
+        .unwrap_or_else(|_| text.parse::<f64>().map_or(0, |number| number as u64))
+}
+
+/// Follows a server until it is dropped.
+#[derive(Debug)]
+pub(crate) struct Observer {
+    trace: Arc<Mutex<Trace>>,
+    end: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Observer {
+    pub(crate) fn start(port: u16, strict: bool) -> Self {
+        let trace = Arc::new(Mutex::new(Trace::new(strict)));
+        let end = Arc::new(AtomicBool::new(false));
+        let (written, ended) = (Arc::clone(&trace), Arc::clone(&end));
+        let thread = std::thread::spawn(move || {
+            while !ended.load(Ordering::Relaxed) {
+                let _ = follow(port, &written, &ended);
+                // At the end, what was seen is judged.
+                if !ended.load(Ordering::Relaxed) {
+                    lock(&written).forget(now());
+                }
+                std::thread::sleep(Duration::from_millis(5));
+            }
+        });
+        Self {
+            trace,
+            end,
+            thread: Some(thread),
+        }
+    }
+
+    /// What was seen, when it was enough.
+    pub(crate) fn finish(mut self) -> Trace {
+        self.end.store(true, Ordering::Relaxed);
+        if let Some(thread) = self.thread.take() {
+            thread.join().expect("the observer does not panic");
+        }
+        std::mem::take(&mut *lock(&self.trace))
+    }
+}
+
+fn lock(trace: &Mutex<Trace>) -> std::sync::MutexGuard<'_, Trace> {
+    trace.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// `PORTCULLIS_CHAOS_TRACE` names a file for all that MONITOR says: large, and the last word on
+/// what the server did.
+fn record() -> Option<std::fs::File> {
+    let path = std::env::var_os("PORTCULLIS_CHAOS_TRACE")?;
+    std::fs::File::options()
+        .create(true)
+        .append(true)
+        .open(path)
+        .ok()
+}
+
+fn follow(port: u16, trace: &Mutex<Trace>, end: &AtomicBool) -> std::io::Result<()> {
+    let mut socket = TcpStream::connect(("127.0.0.1", port))?;
+    socket.set_read_timeout(Some(Duration::from_millis(100)))?;
+    socket.write_all(b"MONITOR\r\n")?;
+    let mut reader = BufReader::with_capacity(1 << 18, socket);
+    let mut line = Vec::new();
+    let mut record = record();
+    loop {
+        match reader.read_until(b'\n', &mut line) {
+            Ok(0) => return Ok(()),
+            Ok(_) if line.ends_with(b"\n") => {
+                if let Some(file) = &mut record {
+                    file.write_all(&line)?;
+                }
+                lock(trace).line(&String::from_utf8_lossy(&line), now());
+                line.clear();
+            }
+            Ok(_) => {}
+            // What was read so far stays in the line. At the end, what the server had to say has
+            // been heard.
+            Err(error)
+                if matches!(
+                    error.kind(),
+                    std::io::ErrorKind::WouldBlock | std::io::ErrorKind::TimedOut
+                ) =>
+            {
+                if end.load(Ordering::Relaxed) {
+                    return Ok(());
+                }
+            }
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ONE: &str = "AAAAAAAAAAAA-1";
+    const TWO: &str = "BBBBBBBBBBBB-2";
+
+    fn trace(strict: bool, commands: &[&str]) -> Trace {
+        let mut trace = Trace::new(strict);
+        for (time, command) in commands.iter().enumerate() {
+            let words: Vec<String> = command
+                .split(' ')
+                .map(|word| {
+                    let word = word.replace("ONE", ONE).replace("TWO", TWO);
+                    format!("\"{}\"", word.replace('_', " "))
+                })
+                .collect();
+            trace.line(
+                &format!("+1700000000.000001 [0 lua] {}\r\n", words.join(" ")),
+                time as u64,
+            );
+        }
+        trace
+    }
+
+    fn told(trace: &Trace) -> bool {
+        !trace.problems().is_empty()
+    }
+
+    const ENTER_ONE: &str = "ZADD p:{t}:mq:a 10 ONE";
+    const ENTER_TWO: &str = "ZADD p:{t}:mq:a 20 TWO";
+    const GRANT_ONE: &str = "HSET p:{t}:mr:a F 30 ONE 1c_1_1_300_30";
+    const GRANT_TWO: &str = "HSET p:{t}:mr:a F 40 TWO 1h_1_1_300_40";
+    const PUSH_TWO: &str = "HSET p:{t}:mr:a F 40 TWO 1c_1_1_300_40";
+    const LEAVE_ONE: &str = "ZREM p:{t}:mq:a ONE";
+    const LEAVE_TWO: &str = "ZREM p:{t}:mq:a TWO";
+
+    #[test]
+    fn grants_in_order_are_served() {
+        let trace = trace(
+            true,
+            &[
+                ENTER_ONE, ENTER_TWO, GRANT_ONE, LEAVE_ONE, LEAVE_TWO, GRANT_TWO,
+            ],
+        );
+        assert!(trace.problems().is_empty(), "{:?}", trace.problems());
+        assert_eq!(
+            trace.served(":a"),
+            [
+                Served {
+                    fence: 30,
+                    queued: 0
+                },
+                Served {
+                    fence: 40,
+                    queued: 1
+                }
+            ]
+        );
+    }
+
+    #[test]
+    fn an_overtaker_is_seen_whether_it_waited_or_not() {
+        for overtaking in [
+            &[ENTER_ONE, ENTER_TWO, PUSH_TWO][..],
+            &[ENTER_ONE, ENTER_TWO, LEAVE_TWO, GRANT_TWO],
+            &[ENTER_ONE, GRANT_TWO],
+        ] {
+            assert!(told(&trace(true, overtaking)), "{overtaking:?}");
+        }
+        // It may have entered before the first that was seen.
+        assert!(!told(&trace(true, &[ENTER_ONE, PUSH_TWO])));
+    }
+
+    #[test]
+    fn a_suspect_may_be_passed_until_it_speaks() {
+        let marked = [
+            ENTER_ONE,
+            ENTER_TWO,
+            "ZADD p:{t}:roster 99 ?AAAAAAAAAAAA",
+            LEAVE_TWO,
+            GRANT_TWO,
+        ];
+        assert!(trace(true, &marked).problems().is_empty());
+        let spoken = [
+            ENTER_ONE,
+            ENTER_TWO,
+            "ZADD p:{t}:roster 99 ?AAAAAAAAAAAA",
+            "ZREM p:{t}:roster ?AAAAAAAAAAAA",
+            LEAVE_TWO,
+            GRANT_TWO,
+        ];
+        assert!(told(&trace(true, &spoken)));
+    }
+
+    #[test]
+    fn a_place_that_is_lost_on_return_is_seen() {
+        let back = [ENTER_ONE, LEAVE_ONE, "ZADD p:{t}:mq:a 10 ONE"];
+        assert!(trace(true, &back).problems().is_empty());
+        let last = [ENTER_ONE, LEAVE_ONE, "ZADD p:{t}:mq:a 50 ONE"];
+        assert!(told(&trace(true, &last)));
+        assert!(trace(false, &last).problems().is_empty());
+    }
+
+    #[test]
+    fn a_fence_that_falls_is_seen() {
+        let falling = [GRANT_TWO, GRANT_ONE];
+        assert!(told(&trace(true, &falling)));
+    }
+}
