@@ -42,8 +42,9 @@ impl Gate {
     }
 
     pub(crate) fn exact(backend: Arc<dyn Backend>, prefix: Prefix, key: &str) -> Self {
-        let place = Resource::exact(&prefix, key);
-        Self::new(backend, prefix, Origin::Exact(key.into()), place, 1)
+        let key: Arc<str> = key.into();
+        let place = Resource::exact(&prefix, &key, &key);
+        Self::new(backend, prefix, Origin::Exact(key), place, 1)
     }
 
     fn new(
@@ -75,7 +76,7 @@ impl Gate {
             Origin::Named(name) => {
                 Resource::named(&self.prefix, self.request.resource.kind, name, Some(key))
             }
-            Origin::Exact(start) => Resource::exact(&self.prefix, &format!("{start}:{key}")),
+            Origin::Exact(start) => Resource::exact(&self.prefix, &format!("{start}:{key}"), start),
         };
         let mut keyed = self.clone();
         keyed.request.resource = Arc::new(place);

@@ -287,8 +287,9 @@ impl Resource {
         )
     }
 
-    /// The place of a mutex under a key that others know too.
-    pub(crate) fn exact(prefix: &Prefix, key: &str) -> Self {
+    /// The place of a mutex under a key that others know too, or of a sibling of the gate named by
+    /// one.
+    pub(crate) fn exact(prefix: &Prefix, key: &str, gate: &Arc<str>) -> Self {
         let tag = Tag::of_key(key);
         let start = format!("{}:{{{}}}:x", prefix.0, tag.text());
         let released = Some(format!("{key}:released").into_boxed_str());
@@ -300,7 +301,7 @@ impl Resource {
             &start,
             &encode(key, MAX_PART),
             released,
-            key.into(),
+            Arc::clone(gate),
         )
     }
 
@@ -436,7 +437,7 @@ mod tests {
 
         #[test]
         fn side_keys_of_an_exact_key_lie_in_its_slot(key in hostile()) {
-            let gate = Resource::exact(&prefix(), &key);
+            let gate = Resource::exact(&prefix(), &key, &"gate".into());
             prop_assert_eq!(gate.main(), key.as_str());
             for each in keys(&gate) {
                 prop_assert_eq!(slot(each), slot(&key));

@@ -263,7 +263,12 @@ impl Driver {
             self.events.clone(),
         );
         tokio::spawn(async move {
-            let result = link::connect(&origin, &settings).await;
+            // In a task of its own: a panic in somebody's resolver or pool must not end the
+            // attempts.
+            let attempt = tokio::spawn(async move { link::connect(&origin, &settings).await });
+            let result = attempt
+                .await
+                .unwrap_or_else(|_| Err((redis::ErrorKind::Client, "connecting panicked").into()));
             let _ = events.send(Event::Linked { link, result });
         });
     }

@@ -59,12 +59,14 @@ impl Listener {
     pub(super) async fn run(mut self) {
         let mut joined = HashSet::new();
         let mut pause = RETRY_FIRST;
+        let mut warned = false;
         loop {
             match self.listen(&mut joined).await {
                 Ok(Gone) => return,
                 Err(Broken { error, was_up }) => {
                     if was_up {
                         pause = RETRY_FIRST;
+                        warned = false;
                         self.tell(Inbox::Down);
                     }
                     if forbids(&error) {
@@ -72,6 +74,14 @@ impl Listener {
                         pause = FORBIDDEN;
                     } else {
                         tracing::debug!(code = error.code(), "the subscription failed");
+                        // Once for each outage that is more than a hiccup.
+                        if pause == RETRY_MAX && !std::mem::replace(&mut warned, true) {
+                            let code = error.code();
+                            tracing::warn!(
+                                code,
+                                "no subscription; waiters ask again by a timer until it is back"
+                            );
+                        }
                     }
                 }
             }

@@ -19,11 +19,11 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use redis::ConnectionInfo;
-use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::sync::oneshot;
 
 use self::core::{Command, Core};
-use self::driver::Driver;
+use self::driver::{Driver, Event};
 pub(crate) use self::link::Origin;
 use super::{Acquire, Backend, ReleaseAnswer, Request, ShutdownReport};
 use crate::error::{BackendError, BackendErrorKind, ConfigError};
@@ -94,16 +94,6 @@ impl ServerBackend {
             Origin::Pool(_) => subscriber,
         };
         let instance = Instance::draw()?;
-        let no_thread = |error: std::io::Error| {
-            ConfigError::new(
-                "background thread",
-                format!("it can't be started ({error})"),
-            )
-        };
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_all()
-            .build()
-            .map_err(no_thread)?;
         let (commands, receiver) = unbounded_channel();
         let backend = Arc::new_cyclic(|myself| Self {
             commands,
@@ -112,10 +102,12 @@ impl ServerBackend {
         let core = Core::new(Weak::<Self>::clone(&backend.myself), settings.clone());
         let (driver, events) =
             Driver::new(core, origin, subscriber, settings, instance, prefix.clone());
-        std::thread::Builder::new()
-            .name("portcullis".to_owned())
-            .spawn(move || runtime.block_on(driver.run(receiver, events)))
-            .map_err(no_thread)?;
+        start_thread(driver, receiver, events).map_err(|error| {
+            ConfigError::new(
+                "background thread",
+                format!("it can't be started ({error})"),
+            )
+        })?;
         Ok(backend)
     }
 
@@ -124,6 +116,36 @@ impl ServerBackend {
     fn tell(&self, command: Command) {
         let _ = self.commands.send(command);
     }
+}
+
+/// Starts the background thread. It makes its runtime itself: one that could not be handed over
+/// would be dropped here, and runtimes must not be dropped on another's threads.
+fn start_thread(
+    driver: Driver,
+    commands: UnboundedReceiver<Command>,
+    events: UnboundedReceiver<Event>,
+) -> std::io::Result<()> {
+    let (started, result) = std::sync::mpsc::channel();
+    std::thread::Builder::new()
+        .name("portcullis".to_owned())
+        .spawn(move || {
+            let runtime = tokio::runtime::Builder::new_current_thread()
+                .enable_all()
+                .build();
+            // Who started this waits for it.
+            match runtime {
+                Ok(runtime) => {
+                    let _ = started.send(Ok(()));
+                    runtime.block_on(driver.run(commands, events));
+                }
+                Err(error) => {
+                    let _ = started.send(Err(error));
+                }
+            }
+        })?;
+    result
+        .recv()
+        .unwrap_or_else(|_| Err(std::io::ErrorKind::BrokenPipe.into()))
 }
 
 impl Backend for ServerBackend {

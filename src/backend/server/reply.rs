@@ -226,7 +226,10 @@ pub(crate) fn time(value: &Value) -> Result<u64, Garbled> {
         _ => None,
     };
     match parts.iter().map(number).collect::<Vec<_>>().as_slice() {
-        [Some(seconds), Some(micros)] => Ok(seconds * 1_000_000 + micros),
+        [Some(seconds), Some(micros)] => {
+            let whole = seconds.checked_mul(1_000_000).ok_or(Garbled)?;
+            whole.checked_add(*micros).ok_or(Garbled)
+        }
         _ => Err(Garbled),
     }
 }

@@ -33,10 +33,14 @@ local function holders_remove(gate, token, weight)
   redis.call("HDEL", gate.records, token)
 end
 
+-- How many expired holders one call forgets at most; 2 us each.
+local MAX_SETTLED = 500
+
 -- Forgets the holders that have expired, O(log n) for each. One that never renewed its claim makes
 -- its process a suspect.
 local function holders_settle(gate)
-  for _, token in ipairs(redis.call("ZRANGEBYSCORE", gate.main, "-inf", gate.ms)) do
+  local expired = redis.call("ZRANGEBYSCORE", gate.main, "-inf", gate.ms, "LIMIT", 0, MAX_SETTLED)
+  for _, token in ipairs(expired) do
     local state, held = record_parse(redis.call("HGET", gate.records, token) or "")
     if state == "c" then
       roster_suspect(gate.roster, token, gate.ms)

@@ -143,8 +143,14 @@ async fn an_inbox_that_is_half_open_is_replaced() {
 /// C33.
 #[tokio::test]
 async fn an_inbox_that_the_server_drops_for_being_slow_is_replaced() {
-    let limit = ["--client-output-buffer-limit", "pubsub 64kb 0 0"];
-    let rig = ServerRig::start_with(&limit);
+    let rig = ServerRig::start();
+    let limit = [
+        "CONFIG",
+        "SET",
+        "client-output-buffer-limit",
+        "pubsub 65536 0 0",
+    ];
+    rig.server.command(&limit).await;
     let proxy = Proxy::start(rig.server.port());
     let (a, b) = (
         mutex(&rig.handle()),

@@ -146,7 +146,7 @@ async fn a_user_with_the_right_to_its_inboxes_is_pushed_to() {
 #[tokio::test]
 async fn a_user_without_script_load_sends_scripts_whole() {
     let rig = ServerRig::start();
-    let handle = limited(&rig, &["-script|load"]).await;
+    let handle = limited(&rig, &["-script"]).await;
     assert_useful(&mutex(&handle), &mutex(&handle)).await;
     let stats: String = ask(&mut rig.server.connection(), &["INFO", "commandstats"]);
     assert!(stats.lines().any(|line| line.starts_with("cmdstat_eval:")));

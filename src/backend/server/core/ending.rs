@@ -145,14 +145,12 @@ impl Core {
                     ending.retry_at = now.after(backoff(ending.attempts, token));
                     ending.attempts += 1;
                 }
-                if let Failure::Final(kind, _) = &failure {
-                    let hopeless = !matches!(kind, BackendErrorKind::Refused);
+                if matches!(failure, Failure::Final(..)) {
+                    // The caller is told at once. What stands on the server is still ours to end:
+                    // whatever refuses it may be mended, and a place that is left would be kept
+                    // alive by the heartbeats of its siblings.
                     let error = self.failure_of_end(token, &failure);
                     self.tell_end(token, error);
-                    if hopeless {
-                        self.forget_end(token, false);
-                        return;
-                    }
                 }
                 self.schedule(token);
             }

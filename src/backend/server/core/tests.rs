@@ -487,7 +487,11 @@ fn renewals_of_one_tag_share_a_call() {
         let prefix = Prefix::new("t").expect("a plain prefix");
         let mut request = Desk::request(Wait::Unbounded, 10_000);
         // The same tag: keys of one gate under distinct names would be spread.
-        request.resource = Arc::new(Resource::exact(&prefix, &format!("{{same}}{number}")));
+        request.resource = Arc::new(Resource::exact(
+            &prefix,
+            &format!("{{same}}{number}"),
+            &"gate".into(),
+        ));
         let (_, mut answer) = desk.acquire(request);
         let call = desk.call();
         desk.held(call, number + 1, 10_000);
@@ -903,7 +907,7 @@ fn an_exact_keys_channel_is_joined_while_somebody_waits_at_it() {
     let mut desk = Desk::new();
     let prefix = Prefix::new("t").expect("a plain prefix");
     let mut request = Desk::request(Wait::Unbounded, 10_000);
-    request.resource = Arc::new(Resource::exact(&prefix, "theirs"));
+    request.resource = Arc::new(Resource::exact(&prefix, "theirs", &"theirs".into()));
     let (token, _answer) = desk.acquire(request);
     let call = desk.call();
     desk.queued(call, 5, 5, 5000);
@@ -1110,4 +1114,48 @@ fn the_waiter_with_the_earliest_place_asks_for_all_whoever_came_first() {
     }
     desk.pass(3000);
     assert_eq!(ask(&desk.call()).ticket, 3);
+}
+
+#[test]
+fn an_end_that_the_server_refuses_is_told_at_once_and_repeated() {
+    let mut desk = Desk::new();
+    let (token, lease) = desk.holder();
+    assert!(lease.state().finish());
+    let (sender, mut answer) = oneshot::channel();
+    let release = Command::Release {
+        token,
+        answer: Some(sender),
+    };
+    desk.core.command(desk.now(), release);
+    let call = desk.call();
+    desk.fail(
+        call,
+        Failure::Final(BackendErrorKind::NotPermitted, broken()),
+    );
+    let told = answer
+        .try_recv()
+        .expect("answered")
+        .expect_err("not released");
+    assert_eq!(told.kind(), BackendErrorKind::NotPermitted);
+    desk.pass(100);
+    assert_eq!(end(&desk.call()).token, token);
+}
+
+#[test]
+fn a_place_whose_end_is_refused_is_ended_when_that_is_mended() {
+    let mut desk = Desk::new();
+    let (token, _answer) = desk.queued_waiter();
+    desk.core.command(desk.now(), Command::Cancel(token));
+    for _ in 0..20 {
+        let call = desk.call();
+        desk.fail(
+            call,
+            Failure::Final(BackendErrorKind::ForeignData, broken()),
+        );
+        desk.pass(1500);
+    }
+    let call = desk.call();
+    assert_eq!(end(&call).token, token);
+    desk.ended(call, 1);
+    assert!(desk.core.is_idle());
 }
