@@ -155,3 +155,23 @@ fn a_lease_with_a_longest_hold_is_lost_at_its_end_however_often_it_was_renewed()
     desk.pass(20);
     assert!(!lease.state().finish());
 }
+
+#[test]
+fn a_renewal_that_was_taken_up_in_time_and_applied_too_late_revives_nothing() {
+    let mut desk = Desk::new();
+    let (token, mut answer) = desk.acquire(Desk::request(Wait::Unbounded, 50));
+    let call = desk.call();
+    desk.held(call, 1, 50);
+    let lease = granted(&mut answer);
+    desk.pass(17);
+    let call = desk.call();
+    // The thread has read its clock and is put aside; meanwhile the owner sees the lease run out,
+    // by the real clock.
+    while lease.state().is_held() {
+        std::thread::yield_now();
+    }
+    desk.renewed(call, &[50]);
+    assert!(!lease.state().is_held());
+    assert!(!lease.state().finish(), "it is lost");
+    assert_eq!(end(&desk.call()).token, token);
+}
