@@ -77,6 +77,8 @@ pub(super) struct Driver {
     generation: u64,
     inbox: Option<UnboundedSender<Channel>>,
     events: UnboundedSender<Event>,
+    /// Whether the server was told to be away.
+    away: bool,
     warned_eviction: bool,
     warned_channels: bool,
 }
@@ -109,6 +111,7 @@ impl Driver {
             generation: 0,
             inbox: None,
             events,
+            away: false,
             warned_eviction: false,
             warned_channels: false,
         };
@@ -199,6 +202,10 @@ impl Driver {
                 tracing::debug!(link, code = error.code(), "no connection to the server");
                 self.core.connect_failed(error);
                 let attempts = self.attempts(link);
+                // Once for each outage, however many connections and attempts it has.
+                if !std::mem::replace(&mut self.away, true) {
+                    tracing::warn!("the server can't be reached; trying again until it can");
+                }
                 self.links[link] = Link::Down {
                     attempts: attempts + 1,
                     retry_at: now.after(self.pause(attempts)),
@@ -281,6 +288,9 @@ impl Driver {
                 policy,
                 "the server may evict keys that are held; set maxmemory-policy to noeviction"
             );
+        }
+        if std::mem::replace(&mut self.away, false) {
+            tracing::info!("the server is back");
         }
         self.core.time_seen(fresh.us, now);
         self.generation += 1;

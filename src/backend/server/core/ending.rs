@@ -25,6 +25,8 @@ pub(super) struct Ending {
     in_flight: bool,
     retry_at: Instant,
     attempts: u32,
+    /// Whether an attempt was sent that may have run without our knowing.
+    unsure: bool,
     pub(super) timer: Instant,
 }
 
@@ -72,6 +74,7 @@ impl Core {
             in_flight: false,
             retry_at: Instant::FAR,
             attempts: 0,
+            unsure: false,
             timer: Instant::FAR,
         };
         self.entries.insert(token, Entry::Ending(ending));
@@ -118,8 +121,7 @@ impl Core {
                     // An earlier attempt of ours ended it, and only its answer was lost: nothing
                     // else ends a lease that still runs.
                     Ended::Gone
-                        if ending.attempts > 0
-                            && ending.held.is_some_and(|deadline| now < deadline) =>
+                        if ending.unsure && ending.held.is_some_and(|deadline| now < deadline) =>
                     {
                         ending.tell(Ok(Release::Released));
                     }
@@ -144,6 +146,7 @@ impl Core {
                 if !matches!(failure, Failure::NotSent) {
                     ending.retry_at = now.after(backoff(ending.attempts, token));
                     ending.attempts += 1;
+                    ending.unsure |= matches!(failure, Failure::Unknown(_));
                 }
                 if matches!(failure, Failure::Final(..)) {
                     // The caller is told at once. What stands on the server is still ours to end:
@@ -174,7 +177,9 @@ impl Core {
             return;
         };
         if now >= ending.until {
-            tracing::warn!(gate = %ending.request.resource.gate, "a release was never answered; its lease has run out");
+            // Who lost the lease was told so then.
+            let gate = &ending.request.resource.gate;
+            tracing::debug!(%gate, "a release was never answered; its lease has run out");
             self.forget_end(token, false);
         } else if now >= ending.retry_at {
             ending.retry_at = Instant::FAR;

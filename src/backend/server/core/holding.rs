@@ -41,6 +41,11 @@ impl Holder {
         self.lease.deadline().min(renew_at)
     }
 
+    /// Tells the owner that nobody renews the lease any longer.
+    pub(super) fn abandon(&self) {
+        self.lease.lose(LostReason::Expired);
+    }
+
     /// The time between two renewals, and the latest a first one comes after a claim.
     fn interval(&self) -> Duration {
         if self.whole {

@@ -375,3 +375,15 @@ impl Core {
         self.timers.set(timer, next, Due::Token(token));
     }
 }
+
+/// If the thread ends while leases are held, which only a panic in it can bring about (a caller's
+/// waker, a subscriber of traces), their holders are told: nobody is left to do it in time.
+impl Drop for Core {
+    fn drop(&mut self) {
+        for entry in self.entries.values() {
+            if let Entry::Holding(holder) = entry {
+                holder.abandon();
+            }
+        }
+    }
+}

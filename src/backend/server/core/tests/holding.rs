@@ -175,3 +175,12 @@ fn a_renewal_that_was_taken_up_in_time_and_applied_too_late_revives_nothing() {
     assert!(!lease.state().finish(), "it is lost");
     assert_eq!(end(&desk.call()).token, token);
 }
+
+#[test]
+fn a_core_that_goes_while_leases_are_held_tells_their_owners() {
+    let mut desk = Desk::new();
+    let (_, lease) = desk.holder();
+    drop(desk);
+    assert!(!lease.state().is_held());
+    assert!(!lease.state().finish(), "it is lost");
+}
