@@ -123,9 +123,9 @@ impl fmt::Display for Refusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self.kind {
             RefusalKind::Busy => "held by others",
-            RefusalKind::QueueFull => "as many wait already as may",
+            RefusalKind::QueueFull => "the queue is full",
             RefusalKind::WaitedTooLong => "still held by others when the wait ran out",
-            RefusalKind::NeverFits => "more permits asked for than there ever are",
+            RefusalKind::NeverFits => "asked for no permit, or for more than there ever are",
             RefusalKind::ShuttingDown => "shutting down",
         })?;
         if let Some(position) = self.position {
@@ -144,7 +144,8 @@ impl Error for Refusal {}
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum BackendErrorKind {
-    /// No connection, or it broke before the request was sent.
+    /// No connection, or it broke. A request that was under way may have run; what it may have left
+    /// is cleaned up in the background.
     Unreachable,
     /// No answer in time: the request may have run. What it may have left is cleaned up in the
     /// background.
@@ -215,7 +216,7 @@ impl fmt::Debug for BackendError {
             .field("text", &self.0.text)
             .field(
                 "source",
-                &self.0.source.as_ref().map(redis::RedisError::code),
+                &self.0.source.as_ref().and_then(redis::RedisError::code),
             )
             .finish()
     }

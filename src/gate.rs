@@ -171,7 +171,7 @@ macro_rules! gate_settings {
             })
         }
 
-        /// Sets how long to wait for a turn, independent of the TTL: without end by default, not at
+        /// Sets how long to wait for a turn, independent of the TTL: unlimited by default, not at
         /// all for zero.
         #[must_use]
         pub fn max_wait(self, max_wait: Duration) -> Self {

@@ -121,7 +121,7 @@ impl Builder {
             Ok(info) => self.origin = Some(Origin::Server(info)),
             // The cause may quote the URL, and with it a password.
             Err(_) => {
-                let problem = "not a redis:// or unix:// address";
+                let problem = "not a redis:// or unix:// address with a port and a database number (TLS is not supported yet)";
                 self.url_error = Some(ConfigError::new("url", problem));
             }
         }

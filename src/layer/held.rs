@@ -65,7 +65,7 @@ impl fmt::Debug for Hold {
 /// async fn withdraw(request: http::Request<String>) -> Result<String, NotHeld> {
 ///     let held = request.extensions().get::<Held>().cloned().unwrap_or_default();
 ///     let lease = held.lease("withdraw")?;
-///     Ok(format!("UPDATE accounts SET .. WHERE fence < {}", lease.fencing_token()))
+///     Ok(format!("UPDATE accounts SET .. WHERE fence <= {}", lease.fencing_token()))
 /// }
 /// ```
 #[derive(Debug, Clone, Default)]
@@ -95,6 +95,14 @@ impl Held {
         }
     }
 
+    fn not_held(&self, gate: &str) -> NotHeld {
+        let passed: Vec<&str> = self.leases.iter().map(|lease| &*lease.gate).collect();
+        NotHeld {
+            gate: gate.into(),
+            passed: passed.join("`, `").into(),
+        }
+    }
+
     /// The lease of the gate with this name: what [`Portcullis::mutex`](crate::Portcullis::mutex)
     /// or [`semaphore`](crate::Portcullis::semaphore) was called with. Of several, the innermost.
     ///
@@ -103,7 +111,9 @@ impl Held {
     /// If the request passed no such gate, or was exempt from it.
     pub fn lease(&self, gate: &str) -> Result<LeaseView, NotHeld> {
         let found = self.leases.iter().rev().find(|lease| &*lease.gate == gate);
-        found.map(|lease| lease.view.clone()).ok_or(NotHeld(()))
+        found
+            .map(|lease| lease.view.clone())
+            .ok_or_else(|| self.not_held(gate))
     }
 
     /// Becomes an owner of all that the request holds, beyond its answer, until the result is
@@ -132,9 +142,13 @@ impl Held {
     /// ```
     pub fn keep(&self) -> Result<Kept, NotHeld> {
         if self.leases.is_empty() {
-            return Err(NotHeld(()));
+            return Err(self.not_held("any"));
         }
-        let owner = |held: &HeldLease| held.owner.upgrade().ok_or(NotHeld(()));
+        let owner = |held: &HeldLease| {
+            held.owner
+                .upgrade()
+                .ok_or_else(|| self.not_held(&held.gate))
+        };
         let owners = self.leases.iter().map(owner).collect::<Result<_, _>>()?;
         Ok(Kept {
             held: self.clone(),
@@ -177,9 +191,12 @@ impl fmt::Debug for Kept {
 ///
 /// With the feature `axum`, a handler that returns it answers 500: the route is not set up as its
 /// handler expects.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("the request holds no lease of this gate")]
-pub struct NotHeld(());
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("the request holds no lease of the gate `{gate}`; the gates that it passed: `{passed}`")]
+pub struct NotHeld {
+    gate: Box<str>,
+    passed: Box<str>,
+}
 
 #[cfg(feature = "axum")]
 mod extract {
@@ -202,7 +219,9 @@ mod extract {
 
     impl IntoResponse for NotHeld {
         fn into_response(self) -> Response {
-            (StatusCode::INTERNAL_SERVER_ERROR, self.to_string()).into_response()
+            // Told to those who run the service; its callers are not told of gates.
+            tracing::error!(%self, "a handler expects another gate");
+            StatusCode::INTERNAL_SERVER_ERROR.into_response()
         }
     }
 }

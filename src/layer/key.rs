@@ -8,9 +8,15 @@ use crate::key::Key;
 /// Reads from a request which of a gate's siblings it has to pass: the lock of this account, the
 /// permits of that tenant.
 ///
-/// Implemented for a fixed [`Key`] and for closures from the request's head to an `Option` of what
-/// makes a key; `None` lets the request pass ungated. Implement it yourself to refuse a request
-/// without a key, or to use an extractor that needs `&mut Parts`.
+/// Implemented for a fixed [`Key`], and for closures from the request's head to either of two:
+///
+/// - `Option<impl Into<Key>>`, where `None` lets the request pass **ungated**: whoever can leave
+///   the key out is not held up;
+/// - `Result<impl Into<Key>, KeyError>`, where a request without a key is refused.
+///
+/// A path in `parts.uri` is as the client sent it: `/accounts/7` and `/accounts/%37` are one
+/// account to a router and two keys to a closure that does not decode. Implement the trait yourself
+/// to use an extractor that needs `&mut Parts`.
 ///
 /// # Examples
 ///
@@ -33,7 +39,7 @@ use crate::key::Key;
 /// ```
 #[diagnostic::on_unimplemented(
     message = "`{Self}` does not make a key from a request",
-    label = "takes a `Key` or a closure `|parts: &http::request::Parts| -> Option<impl Into<Key>>`",
+    label = "takes a `Key` or a closure from `&http::request::Parts` to an `Option` or `Result` of a key",
     note = "name the type of the closure's argument; it must be `Send + Sync + 'static`"
 )]
 pub trait MakeKey: Send + Sync {
@@ -51,13 +57,35 @@ impl MakeKey for Key {
     }
 }
 
-impl<F, K> MakeKey for F
+/// What a closure that makes keys may give; see [`MakeKey`].
+pub trait MadeKey {
+    /// As [`MakeKey::make_key`] gives it.
+    ///
+    /// # Errors
+    ///
+    /// If the closure gave one.
+    fn made_key(self) -> Result<Option<Key>, KeyError>;
+}
+
+impl<K: Into<Key>> MadeKey for Option<K> {
+    fn made_key(self) -> Result<Option<Key>, KeyError> {
+        Ok(self.map(Into::into))
+    }
+}
+
+impl<K: Into<Key>> MadeKey for Result<K, KeyError> {
+    fn made_key(self) -> Result<Option<Key>, KeyError> {
+        self.map(|key| Some(key.into()))
+    }
+}
+
+impl<F, M> MakeKey for F
 where
-    F: Fn(&Parts) -> Option<K> + Send + Sync,
-    K: Into<Key>,
+    F: Fn(&Parts) -> M + Send + Sync,
+    M: MadeKey,
 {
     fn make_key(&self, parts: &mut Parts) -> Result<Option<Key>, KeyError> {
-        Ok(self(parts).map(Into::into))
+        self(parts).made_key()
     }
 }
 

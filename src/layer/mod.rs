@@ -29,7 +29,7 @@
 //! use std::time::Duration;
 //! use axum::Router;
 //! use axum::routing::post;
-//! use portcullis::layer::{HoldUntil, NotHeld};
+//! use portcullis::layer::{HoldUntil, KeyError, NotHeld};
 //! use portcullis::{Held, MutexLayer};
 //!
 //! async fn withdraw(held: Held) -> Result<String, NotHeld> {
@@ -39,8 +39,8 @@
 //!
 //! let one_per_account = MutexLayer::new(gates.mutex("withdraw"))
 //!     .key(|parts: &http::request::Parts| {
-//!         let account = parts.headers.get("x-account")?;
-//!         account.to_str().ok().map(str::to_owned)
+//!         let account = parts.headers.get("x-account").and_then(|value| value.to_str().ok());
+//!         account.map(str::to_owned).ok_or(KeyError::missing("header x-account"))
 //!     })
 //!     .max_wait(Duration::from_millis(500))
 //!     .hold_until(HoldUntil::Response);
@@ -63,10 +63,12 @@
 //! | lease lost, with [`OnLost::Abort`] | 503 | 1 | `lease-lost` |
 //! | handle shutting down | 503 | 1 | `shutting-down` |
 //! | server failed, or did not answer | 503 | 1 | `unavailable` |
-//! | more permits than there ever are | 400 | none | `never-fits` |
+//! | more permits than there ever are, since an operator lowered the limit | 400 | none | `never-fits` |
 //! | key can't be read | 400 or 401, see [`KeyError`] | none | `no-key` |
 //!
-//! `Retry-After` is in whole seconds, rounded up, at least 1.
+//! `Retry-After` is in whole seconds, rounded up, at least 1. The estimate is the time to the first
+//! end of a lease, should nobody release before: an upper bound where requests are shorter than
+//! their TTL.
 //!
 //! # When a lease is lost
 //!
@@ -107,7 +109,7 @@ mod settings;
 
 pub use self::body::HeldBody;
 pub use self::held::{Held, Kept, NotHeld};
-pub use self::key::{KeyError, MakeKey};
+pub use self::key::{KeyError, MadeKey, MakeKey};
 pub use self::service::{ConcurrencyLimitLayer, Gated, Http, MutexLayer, Plain};
 pub use self::settings::{HoldUntil, LockedStatus, OnLost};
 

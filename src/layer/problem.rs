@@ -78,11 +78,7 @@ impl Problem {
                 } else {
                     StatusCode::UNAUTHORIZED
                 };
-                return Self::new(
-                    status,
-                    "no-key",
-                    "The request lacks what tells whom it is for",
-                );
+                return Self::new(status, "no-key", "The request has no usable key");
             }
             Rejection::Lost(_) => {
                 return Self::new(
@@ -92,11 +88,7 @@ impl Problem {
                 );
             }
             Rejection::Lock(LockError::Backend(_)) => {
-                return Self::new(
-                    TRY_LATER,
-                    "unavailable",
-                    "Admission can't be decided at the moment",
-                );
+                return Self::new(TRY_LATER, "unavailable", "Temporarily unavailable");
             }
             Rejection::Lock(LockError::Refused(refusal)) => refusal,
         };
@@ -107,13 +99,11 @@ impl Problem {
             (RefusalKind::Busy, Busy::Locked(LockedStatus::Locked)) => {
                 Self::new(LOCKED, "locked", "Another request is at work on this")
             }
-            (RefusalKind::Busy, Busy::AtCapacity) => Self::new(
-                TRY_LATER,
-                "at-capacity",
-                "As many requests as may are at work",
-            ),
+            (RefusalKind::Busy, Busy::AtCapacity) => {
+                Self::new(TRY_LATER, "at-capacity", "Concurrency limit reached")
+            }
             (RefusalKind::QueueFull, _) => {
-                Self::new(TRY_LATER, "queue-full", "Too many requests wait")
+                Self::new(TRY_LATER, "queue-full", "Too many requests are waiting")
             }
             (RefusalKind::WaitedTooLong, _) => Self::new(
                 TRY_LATER,

@@ -39,15 +39,21 @@ pub enum Plain {}
 ///
 /// # Examples
 ///
-/// One at a time for each account:
+/// One at a time for each account, by what an outer layer has found out of the caller:
 ///
 /// ```no_run
 /// # fn example(gates: portcullis::Portcullis) {
 /// use http::request::Parts;
 /// use portcullis::MutexLayer;
+/// use portcullis::layer::KeyError;
 ///
-/// let layer = MutexLayer::new(gates.mutex("withdraw"))
-///     .key(|parts: &Parts| parts.uri.path().strip_prefix("/accounts/").map(str::to_owned));
+/// #[derive(Clone)]
+/// struct Account(u64);
+///
+/// let layer = MutexLayer::new(gates.mutex("withdraw")).key(|parts: &Parts| {
+///     let account = parts.extensions.get::<Account>();
+///     account.map(|account| account.0).ok_or(KeyError::missing("account"))
+/// });
 /// # }
 /// ```
 #[derive(Debug, Clone)]

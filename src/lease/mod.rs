@@ -158,7 +158,7 @@ macro_rules! guard_methods {
             self.lease.state().remaining()
         }
 
-        /// Waits until the lease is lost; pends for ever if it is released before.
+        /// Waits until the lease is lost; pends forever if it is released before.
         ///
         /// # Cancel safety
         ///
@@ -183,7 +183,7 @@ macro_rules! guard_methods {
             crate::lease::while_held(self.lease.state(), work).await
         }
 
-        /// Gives the permit back now. The returned future only tells what the server answered.
+        /// Gives it back now. The returned future only tells what the server answered.
         ///
         /// # Cancel safety
         ///
@@ -207,7 +207,7 @@ pub(crate) async fn while_held<T>(
     }
 }
 
-/// A lease as many may look at it: it neither holds nor releases.
+/// A read-only view of a lease: it neither holds nor releases.
 #[derive(Debug, Clone)]
 pub struct LeaseView {
     state: Arc<LeaseState>,
@@ -238,7 +238,7 @@ impl LeaseView {
         self.state.remaining()
     }
 
-    /// Waits until the lease is lost; pends for ever if it is released before.
+    /// Waits until the lease is lost; pends forever if it is released before.
     pub fn lost(&self) -> Lost {
         self.state.lost()
     }

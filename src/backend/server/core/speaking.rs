@@ -19,6 +19,8 @@ const BEAT: Duration = Duration::from_millis(CLAIM.as_millis() as u64 / 3);
 const POLL: (Duration, Duration) = (Duration::from_millis(100), Duration::from_millis(150));
 /// How long after an expected end of a lease it asks.
 const AFTER_END: Duration = Duration::from_millis(5);
+/// How soon after one question another follows because somebody told of a release.
+const AFTER_RELEASE: Duration = Duration::from_millis(20);
 const SOONEST: Duration = Duration::from_millis(50);
 /// What one script renews at most: 3 us each, so that none stalls the server for longer than 0.2
 /// ms.
@@ -45,6 +47,8 @@ struct Queue {
     order: BTreeSet<(u64, Token)>,
     /// When to ask, should nobody tell before.
     pump_at: Instant,
+    /// When that was done last.
+    pumped: Instant,
 }
 
 impl Queue {
@@ -137,6 +141,7 @@ impl Core {
             .or_insert_with(|| Queue {
                 order: BTreeSet::new(),
                 pump_at: Instant::FAR,
+                pumped: Instant::from_nanos(0),
             });
         queue.order.remove(&(old_ticket, token));
         let was_head = queue.head();
@@ -215,12 +220,20 @@ impl Core {
         }
     }
 
-    /// Somebody told of a release on an exact key's own channel.
+    /// Somebody told of a release on an exact key's own channel. Anybody may, as often as they
+    /// like, so the question that follows is asked soon rather than each time.
     pub(in super::super) fn released_elsewhere(&mut self, now: Instant, channel: &str) {
-        let told = |resource: &&Arc<Resource>| resource.released.as_deref() == Some(channel);
-        let mut gates = self.tags.values().flat_map(|state| state.queues.keys());
-        if let Some(resource) = gates.find(told).cloned() {
-            self.pump_next(now, &resource);
+        for state in self.tags.values_mut() {
+            for (resource, queue) in &mut state.queues {
+                if resource.released.as_deref() == Some(channel) {
+                    let tag = resource.tag;
+                    queue.pump_at = queue
+                        .pump_at
+                        .min(queue.pumped.after(AFTER_RELEASE).max(now));
+                    self.schedule_tag(tag);
+                    return;
+                }
+            }
         }
     }
 
@@ -309,6 +322,7 @@ impl Core {
             if queue.pump_at <= now || early.as_ref() == Some(resource) {
                 // The answer says when to ask next; without one, ask again in time.
                 queue.pump_at = now.after(BEAT);
+                queue.pumped = now;
                 heads.extend(queue.head());
             }
         }

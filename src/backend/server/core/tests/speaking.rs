@@ -115,6 +115,16 @@ fn an_exact_keys_channel_is_joined_while_somebody_waits_at_it() {
         [Channel::Join("theirs:released".into())]
     );
     desk.core.released_elsewhere(desk.now(), "theirs:released");
+    desk.pass(0);
+    let call = desk.call();
+    assert_eq!(ask(&call).token, token);
+    desk.queued(call, 5, 5, 5000);
+    for _ in 0..100 {
+        desk.core.released_elsewhere(desk.now(), "theirs:released");
+        desk.pass(0);
+    }
+    desk.no_call();
+    desk.pass(20);
     assert_eq!(ask(&desk.call()).token, token);
     desk.core.command(desk.now(), Command::Cancel(token));
     assert_eq!(
