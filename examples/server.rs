@@ -42,6 +42,7 @@ use std::convert::Infallible;
 use std::env;
 use std::error::Error;
 use std::str::FromStr;
+use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use axum::body::{Body, Bytes};
@@ -59,10 +60,14 @@ use portcullis::{ConcurrencyLimitLayer, Held, Key, MutexLayer, Portcullis};
 use serde::{Deserialize, Serialize};
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::Notify;
 use tokio::time::sleep;
 
 /// How long a body pauses between two of its pieces.
 const PIECE: Duration = Duration::from_millis(100);
+
+/// How long requests that are under way may take to end.
+const GRACE: Duration = Duration::from_secs(30);
 
 /// How long after the HTTP server has ended kept leases may live on.
 const SHUTDOWN: Duration = Duration::from_secs(5);
@@ -88,10 +93,21 @@ async fn main() -> Result<(), BoxError> {
     // First the HTTP server: it takes no more connections, and ends when every request that it has
     // begun is answered, those that still wait at a gate included. Only then the gates, or those
     // requests would be refused. Their shutdown delivers the last releases, so that the other
-    // instances need not wait for a TTL.
-    axum::serve(listener, app)
-        .with_graceful_shutdown(told_to_end()?)
-        .await?;
+    // instances need not wait for a TTL. A client that never sends the rest of its request does not
+    // keep us: after a while the server is dropped.
+    let told = Arc::new(Notify::new());
+    let tell = Arc::clone(&told);
+    let end = told_to_end()?;
+    let serving = axum::serve(listener, app).with_graceful_shutdown(async move {
+        end.await;
+        tell.notify_one();
+    });
+    tokio::select! {
+        ended = serving => ended?,
+        () = async { told.notified().await; sleep(GRACE).await; } => {
+            tracing::warn!("some connections did not end in time");
+        }
+    }
     let report = gates.shutdown(SHUTDOWN).await;
     tracing::info!(report.released, report.abandoned, "gates shut down");
     Ok(())

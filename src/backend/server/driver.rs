@@ -466,12 +466,13 @@ impl Driver {
             for call in calls {
                 sorted[self.core.link_of(call.tag())].push(call);
             }
-            for (link, mut calls) in sorted.into_iter().enumerate() {
+            for (link, calls) in sorted.into_iter().enumerate() {
                 if matches!(self.links[link], Link::Up { .. }) {
-                    while !calls.is_empty() {
-                        let rest = calls.split_off(calls.len().min(BATCH));
-                        self.send(link, calls, false);
-                        calls = rest;
+                    let mut calls = calls.into_iter();
+                    while calls.len() > 0 {
+                        // Collected, not split off: that would leave each batch the room of all.
+                        let batch = calls.by_ref().take(BATCH).collect();
+                        self.send(link, batch, false);
                     }
                 } else {
                     for call in calls {

@@ -63,13 +63,16 @@ impl Holder {
             .map_or(Instant::FAR, |longest| self.granted.after(longest))
     }
 
-    fn plan(&mut self) {
+    fn plan(&mut self, now: Instant) {
         // A lease that has its whole length and may not get longer is left to run out.
         let done = self.whole && self.renewed.after(self.request.ttl.get()) >= self.last();
+        // A claim that came late has less left than its interval: it is renewed while there is time
+        // for a second attempt.
+        let halfway = now.after(self.lease.deadline().since(now) / 2);
         self.renew_at = if done {
             Instant::FAR
         } else {
-            self.renewed.after(self.interval())
+            self.renewed.after(self.interval()).min(halfway)
         };
     }
 
@@ -130,7 +133,7 @@ impl Core {
         };
         // Nobody has looked at it yet, so it can't be refused.
         let _ = holder.lease.prolong(deadline.min(holder.last()));
-        holder.plan();
+        holder.plan(now);
         let lease = Arc::clone(&holder.lease);
         self.entries.insert(token, Entry::Holding(holder));
         self.schedule(token);
@@ -242,7 +245,7 @@ impl Core {
                         }
                         holder.renewed = sent;
                         holder.whole = true;
-                        holder.plan();
+                        holder.plan(now);
                     }
                     Some(Renewed::Gone | Renewed::Other | Renewed::Incompatible) => {
                         self.lose(now, token, LostReason::Gone);

@@ -354,11 +354,12 @@ impl Core {
                 self.schedule(token);
             }
         }
-        for (kind, mut leases) in [Kind::Mutex, Kind::Semaphore].into_iter().zip(due) {
-            while !leases.is_empty() {
-                let rest = leases.split_off(leases.len().min(BATCH));
-                self.send_renewal(now, tag, kind, &roster, waits, leases);
-                leases = rest;
+        for (kind, leases) in [Kind::Mutex, Kind::Semaphore].into_iter().zip(due) {
+            let mut leases = leases.into_iter();
+            while leases.len() > 0 {
+                // Collected, not split off: that would leave each batch the room of all.
+                let batch = leases.by_ref().take(BATCH).collect();
+                self.send_renewal(now, tag, kind, &roster, waits, batch);
             }
         }
     }

@@ -199,3 +199,20 @@ fn a_held_that_is_about_a_later_grant_means_that_ours_was_lost() {
     desk.held(call, us + 20, 10_000);
     assert!(!lease.state().finish());
 }
+
+#[test]
+fn a_claim_that_came_late_is_renewed_before_what_is_left_of_it_has_passed() {
+    let mut desk = Desk::new();
+    let (token, mut answer) = desk.queued_waiter();
+    let us = desk.server_us() + 1000;
+    // 3 s less 30 and 2 ms, of which 2 s have passed: enough to be handed out, less than the usual
+    // time to the first renewal.
+    desk.ms += 2050;
+    desk.push(token, us, us);
+    let lease = granted(&mut answer);
+    let left = left_ms(&desk, &lease);
+    assert!((900..1000).contains(&left), "{left}");
+    desk.pass(left / 2 + 1);
+    let call = desk.call();
+    assert_eq!(renew(&call).leases[0].token, token);
+}
