@@ -84,11 +84,6 @@ impl Ttl {
     pub(crate) const fn get(self) -> Duration {
         self.0
     }
-
-    /// The first part of a pushed grant: the whole lease where that is shorter.
-    pub(crate) fn claim(self) -> Duration {
-        self.0.min(CLAIM)
-    }
 }
 
 #[cfg(test)]

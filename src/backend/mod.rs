@@ -23,7 +23,7 @@ use tokio::sync::oneshot;
 use crate::error::{BackendError, LockError};
 use crate::key::Resource;
 use crate::lease::{Lease, LeaseMode, LeaseState, Release};
-use crate::time::Ttl;
+use crate::time::{CLAIM, Ttl};
 use crate::token::Token;
 
 /// Where state lives.
@@ -55,6 +55,21 @@ pub(crate) struct Request {
     pub(crate) mode: LeaseMode,
     pub(crate) wait: Wait,
     pub(crate) max_waiters: u32,
+}
+
+impl Request {
+    /// The length of the lease on the server: no longer than it may be held at all.
+    pub(crate) fn lease(&self) -> Duration {
+        let ttl = self.ttl.get();
+        self.mode
+            .longest(ttl)
+            .map_or(ttl, |longest| longest.min(ttl))
+    }
+
+    /// The first part of a pushed grant: the whole lease where that is shorter.
+    pub(crate) fn claim(&self) -> Duration {
+        self.lease().min(CLAIM)
+    }
 }
 
 /// How long an acquire waits for its turn.

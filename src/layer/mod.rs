@@ -95,8 +95,9 @@
 //!
 //! Dropped while it waits, a response future gives up its place in the queue. Dropped in the
 //! handler, it drops the handler and gives the lease back; so does dropping the body before its
-//! end. Nothing of this needs a runtime. If the process ends at that moment the lease stays on the
-//! server until its TTL is over.
+//! end. A client that pipelines requests is not seen to go while one of them is unread. Nothing of
+//! this needs a runtime. If the process ends at that moment the lease stays on the server until its
+//! TTL is over.
 
 mod admission;
 mod body;

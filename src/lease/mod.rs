@@ -34,14 +34,21 @@ pub enum LeaseMode {
 }
 
 impl LeaseMode {
+    /// In whole milliseconds, as the server counts.
     pub(crate) fn checked(self) -> Result<Self, ConfigError> {
         match self {
-            Self::MaxHold(limit) if limit.is_zero() => Err(ConfigError::out_of_range(
-                "max_hold",
-                "0 s",
-                "more than 0 s",
-            )),
-            Self::Renewed | Self::MaxHold(_) | Self::Fixed => Ok(self),
+            Self::MaxHold(limit) => {
+                let ms = u64::try_from(limit.as_millis()).unwrap_or(u64::MAX);
+                if ms == 0 {
+                    return Err(ConfigError::out_of_range(
+                        "lease",
+                        format!("MaxHold({limit:?})"),
+                        "at least 1 ms",
+                    ));
+                }
+                Ok(Self::MaxHold(Duration::from_millis(ms)))
+            }
+            Self::Renewed | Self::Fixed => Ok(self),
         }
     }
 

@@ -59,7 +59,7 @@ impl Core {
         let Some(Entry::Waiting(waiter)) = self.entries.get_mut(&token) else {
             return;
         };
-        let enough = waiter.request.ttl.claim() / 4;
+        let enough = waiter.request.claim() / 4;
         if whole && deadline <= now {
             waiter.claim = Some(fence);
             let gate = &waiter.request.resource.gate;
@@ -86,8 +86,8 @@ impl Core {
         };
         let Some(fence) = waiter.claim else { return };
         waiter.retry_at = now.after(self.settings.command_timeout);
-        let (resource, ttl) = (waiter.request.resource.clone(), waiter.request.ttl);
-        self.renew_one(now, token, &resource, fence, ttl.get());
+        let (resource, lease) = (waiter.request.resource.clone(), waiter.request.lease());
+        self.renew_one(now, token, &resource, fence, lease);
     }
 
     /// The answer to the renewal that was to confirm a grant: how long it is worth, or that it is

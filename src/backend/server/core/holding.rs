@@ -51,7 +51,7 @@ impl Holder {
         if self.whole {
             self.request.ttl.get() / 3
         } else {
-            self.request.ttl.claim() / 3
+            self.request.claim() / 3
         }
     }
 

@@ -73,7 +73,8 @@ impl Core {
         let Some(shutdown) = &mut self.shutdown else {
             return;
         };
-        if self.entries.is_empty() || now >= shutdown.last {
+        // Nobody waits for the report twice, and making it looks at every entry.
+        if !shutdown.answers.is_empty() && (self.entries.is_empty() || now >= shutdown.last) {
             let held = |entry: &&Entry| match entry {
                 Entry::Ending(ending) => ending.held.is_some(),
                 Entry::Holding(_) => true,

@@ -192,16 +192,12 @@ impl Core {
             Wait::AtMost(_) => Some(waiter.give_up.since(now).max(Duration::from_millis(1))),
             Wait::Unbounded => None,
         };
-        let ttl = request.ttl.get();
         let ask = Ask {
             token,
             resource: request.resource.clone(),
             weight: request.weight,
             limit: request.limit,
-            lease: request
-                .mode
-                .longest(ttl)
-                .map_or(ttl, |longest| longest.min(ttl)),
+            lease: request.lease(),
             latest_ms: server_ms + timeout,
             wait,
             max_waiters: request.max_waiters,

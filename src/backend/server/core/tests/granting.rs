@@ -216,3 +216,29 @@ fn a_claim_that_came_late_is_renewed_before_what_is_left_of_it_has_passed() {
     let call = desk.call();
     assert_eq!(renew(&call).leases[0].token, token);
 }
+
+#[test]
+fn a_short_longest_hold_is_the_length_of_the_lease_however_it_is_granted() {
+    let mut desk = Desk::new();
+    let mut request = Desk::request(Wait::Unbounded, 30_000);
+    request.mode = LeaseMode::MaxHold(Duration::from_millis(500));
+    let (token, mut answer) = desk.acquire(request);
+    let call = desk.call();
+    assert_eq!(ask(&call).lease, Duration::from_millis(500));
+    let ticket = desk.server_us();
+    desk.queued(call, ticket, ticket, 5000);
+    let us = desk.server_us() + 1;
+    let left = Duration::from_millis(500);
+    let push = Push::Grant {
+        token,
+        fence: FencingToken::new(us),
+        mark: us,
+        left,
+    };
+    desk.core.push(desk.now(), push);
+    let lease = granted(&mut answer);
+    assert!(left_ms(&desk, &lease) <= 500);
+    desk.pass(170);
+    let asked = renew(&desk.call()).leases[0].lease;
+    assert!(asked <= Duration::from_millis(331), "{asked:?}");
+}
