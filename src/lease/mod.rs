@@ -41,8 +41,8 @@ impl LeaseMode {
                 let ms = u64::try_from(limit.as_millis()).unwrap_or(u64::MAX);
                 if ms == 0 {
                     return Err(ConfigError::out_of_range(
-                        "lease",
-                        format!("MaxHold({limit:?})"),
+                        "max_hold",
+                        format!("{limit:?}"),
                         "at least 1 ms",
                     ));
                 }

@@ -12,7 +12,7 @@ use crate::token::{FencingToken, Instance, Token};
 
 /// How long a waiter without a deadline of its own may stand in the queue. The client asks again
 /// long before.
-const LONGEST_WAIT: Duration = Duration::from_secs(24 * 60 * 60);
+pub(super) const LONGEST_WAIT: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// One request, with all that its answer needs to be understood.
 #[derive(Debug)]

@@ -120,12 +120,13 @@ impl Listener {
         self.subscribe(&mut connection, &self.channel)
             .await
             .map_err(Broken::down)?;
+        // Before the channels of others: they may be many, and no grant waits for them.
+        self.tell(Inbox::Up);
         for channel in joined.iter() {
             self.join(&mut connection, channel)
                 .await
-                .map_err(Broken::down)?;
+                .map_err(Broken::up)?;
         }
-        self.tell(Inbox::Up);
         loop {
             tokio::select! {
                 () = cut.notified() => return Err(Broken::up(std::io::Error::from(std::io::ErrorKind::BrokenPipe).into())),

@@ -134,9 +134,18 @@ async fn detach(
     patience: Duration,
 ) -> Result<MultiplexedConnection, RedisError> {
     // In a task of its own: a checkout that is dropped half-way destroys the connection it was
-    // about to give.
-    let checkout =
-        tokio::spawn(async move { pool.get().await.map(deadpool_redis::Connection::take) });
+    // about to give. The pool itself ends a wait for a free place, or attempts would pile up in
+    // front of an exhausted one.
+    let mut timeouts = pool.timeouts();
+    timeouts.wait = Some(timeouts.wait.map_or(patience, |wait| wait.min(patience)));
+    let checkout = tokio::spawn(async move {
+        let connection = match pool.timeout_get(&timeouts).await {
+            // A pool that was built without a runtime knows no time-outs.
+            Err(deadpool_redis::PoolError::NoRuntimeSpecified) => pool.get().await,
+            other => other,
+        };
+        connection.map(deadpool_redis::Connection::take)
+    });
     match timeout(patience, checkout).await {
         Ok(Ok(Ok(connection))) => Ok(connection),
         Ok(Ok(Err(deadpool_redis::PoolError::Backend(error)))) => Err(error),

@@ -1,11 +1,13 @@
 //! The end of a token: sent until it is answered, because nobody else will clean up.
 
+use std::time::Duration;
+
 use tokio::sync::oneshot;
 
 use super::{Core, Due, Entry, Open, waiting::backoff};
-use crate::backend::server::call::{Body, Call, End};
+use crate::backend::server::call::{Body, Call, End, LONGEST_WAIT};
 use crate::backend::server::reply::{Ended, Failure};
-use crate::backend::{ReleaseAnswer, Request};
+use crate::backend::{ReleaseAnswer, Request, Wait};
 use crate::error::BackendErrorKind;
 use crate::lease::Release;
 use crate::time::Instant;
@@ -58,12 +60,15 @@ impl Core {
         held: Option<Instant>,
         answer: Option<oneshot::Sender<ReleaseAnswer>>,
     ) {
-        let until = if held.is_some() {
-            now.after(request.ttl.get() + self.settings.command_timeout)
-        } else {
-            // A place in the queue is kept alive by our own heartbeats as long as others wait here.
-            Instant::FAR
+        // By then the server has forgotten all by itself: a lease when it runs out, a place when
+        // its wait is over. Until then a place is kept alive by our own heartbeats as long as
+        // others wait here.
+        let wait = match request.wait {
+            Wait::AtMost(wait) if held.is_none() => wait.min(LONGEST_WAIT),
+            Wait::Unbounded if held.is_none() => LONGEST_WAIT,
+            Wait::No | Wait::AtMost(_) | Wait::Unbounded => Duration::ZERO,
         };
+        let until = now.after(wait + request.lease() + self.settings.command_timeout);
         let ending = Ending {
             request: request.clone(),
             open,
