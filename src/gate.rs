@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::backend::{Acquire, Backend, Request, Wait};
+use crate::backend::{Acquire, Backend, Place, Terms, Wait};
 use crate::error::{ConfigError, Refusal, RefusalKind};
 use crate::key::{Key, Kind, Prefix, Resource};
 use crate::lease::LeaseMode;
@@ -18,13 +18,14 @@ pub(crate) struct Gate {
     backend: Arc<dyn Backend>,
     prefix: Prefix,
     origin: Origin,
-    request: Request,
+    place: Arc<dyn Place>,
+    terms: Terms,
 }
 
 /// What the place's name is made from.
 #[derive(Clone)]
 enum Origin {
-    Named(Arc<str>),
+    Named(Kind, Arc<str>),
     Exact(Arc<str>),
 }
 
@@ -37,25 +38,24 @@ impl Gate {
         limit: u32,
     ) -> Self {
         let name: Arc<str> = name.into();
-        let place = Resource::named(&prefix, kind, &name, None);
-        Self::new(backend, prefix, Origin::Named(name), place, limit)
+        let resource = Resource::named(&prefix, kind, &name, None);
+        Self::new(backend, prefix, Origin::Named(kind, name), resource, limit)
     }
 
     pub(crate) fn exact(backend: Arc<dyn Backend>, prefix: Prefix, key: &str) -> Self {
         let key: Arc<str> = key.into();
-        let place = Resource::exact(&prefix, &key, &key);
-        Self::new(backend, prefix, Origin::Exact(key), place, 1)
+        let resource = Resource::exact(&prefix, &key, &key);
+        Self::new(backend, prefix, Origin::Exact(key), resource, 1)
     }
 
     fn new(
         backend: Arc<dyn Backend>,
         prefix: Prefix,
         origin: Origin,
-        place: Resource,
+        resource: Resource,
         limit: u32,
     ) -> Self {
-        let request = Request {
-            resource: Arc::new(place),
+        let terms = Terms {
             weight: 1,
             limit,
             ttl: Ttl::DEFAULT,
@@ -63,38 +63,39 @@ impl Gate {
             wait: Wait::Unbounded,
             max_waiters: DEFAULT_MAX_WAITERS,
         };
+        let place = backend.place(resource);
         Self {
             backend,
             prefix,
             origin,
-            request,
+            place,
+            terms,
         }
     }
 
     pub(crate) fn keyed(&self, key: &Key) -> Self {
-        let place = match &self.origin {
-            Origin::Named(name) => {
-                Resource::named(&self.prefix, self.request.resource.kind, name, Some(key))
-            }
+        let resource = match &self.origin {
+            Origin::Named(kind, name) => Resource::named(&self.prefix, *kind, name, Some(key)),
             Origin::Exact(start) => Resource::exact(&self.prefix, &format!("{start}:{key}"), start),
         };
-        let mut keyed = self.clone();
-        keyed.request.resource = Arc::new(place);
-        keyed
+        Self {
+            place: self.backend.place(resource),
+            ..self.clone()
+        }
     }
 
     pub(crate) fn ttl(mut self, ttl: Duration) -> Result<Self, ConfigError> {
-        self.request.ttl = Ttl::new(ttl)?;
+        self.terms.ttl = Ttl::new(ttl)?;
         Ok(self)
     }
 
     pub(crate) fn lease(mut self, mode: LeaseMode) -> Result<Self, ConfigError> {
-        self.request.mode = mode.checked()?;
+        self.terms.mode = mode.checked()?;
         Ok(self)
     }
 
     pub(crate) fn max_wait(mut self, max_wait: Duration) -> Self {
-        self.request.wait = if max_wait.is_zero() {
+        self.terms.wait = if max_wait.is_zero() {
             Wait::No
         } else {
             Wait::AtMost(max_wait)
@@ -103,42 +104,44 @@ impl Gate {
     }
 
     pub(crate) fn max_waiters(mut self, max_waiters: u32) -> Self {
-        self.request.max_waiters = max_waiters;
+        self.terms.max_waiters = max_waiters;
         self
     }
 
     /// As errors, traces and [`Held`](crate::Held) name it.
     pub(crate) fn name(&self) -> &Arc<str> {
-        &self.request.resource.gate
+        match &self.origin {
+            Origin::Named(_, name) | Origin::Exact(name) => name,
+        }
     }
 
     pub(crate) fn wait(&self) -> Wait {
-        self.request.wait
+        self.terms.wait
     }
 
     /// Starts an acquire; `wait` replaces the configured one.
     pub(crate) fn acquire(&self, weight: u32, wait: Option<Wait>) -> Acquire {
-        if weight == 0 || weight > self.request.limit {
+        if weight == 0 || weight > self.terms.limit {
             return Acquire::ready(Err(Refusal::new(RefusalKind::NeverFits).into()));
         }
-        let mut request = self.request.clone();
-        request.weight = weight;
-        if let Some(wait) = wait {
-            request.wait = wait;
-        }
-        self.backend.acquire(request)
+        let terms = Terms {
+            weight,
+            wait: wait.unwrap_or(self.terms.wait),
+            ..self.terms
+        };
+        self.place.acquire(&self.place, &terms)
     }
 }
 
 impl fmt::Debug for Gate {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Gate")
-            .field("name", &self.request.resource.gate)
-            .field("limit", &self.request.limit)
-            .field("ttl", &self.request.ttl.get())
-            .field("mode", &self.request.mode)
-            .field("wait", &self.request.wait)
-            .field("max_waiters", &self.request.max_waiters)
+            .field("name", self.name())
+            .field("limit", &self.terms.limit)
+            .field("ttl", &self.terms.ttl.get())
+            .field("mode", &self.terms.mode)
+            .field("wait", &self.terms.wait)
+            .field("max_waiters", &self.terms.max_waiters)
             .finish_non_exhaustive()
     }
 }

@@ -220,9 +220,13 @@ fn shorten(text: &mut String, whole: &str, max: usize) {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Prefix(Arc<str>);
 
-impl Prefix {
-    pub(crate) const DEFAULT: &'static str = "portcullis";
+impl Default for Prefix {
+    fn default() -> Self {
+        Self("portcullis".into())
+    }
+}
 
+impl Prefix {
     pub(crate) fn new(prefix: &str) -> Result<Self, ConfigError> {
         let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.:".contains(&byte);
         if (1..=64).contains(&prefix.len()) && prefix.bytes().all(plain) {

@@ -24,6 +24,8 @@ mod lease;
 mod mutex;
 mod portcullis;
 mod semaphore;
+#[cfg(feature = "test-util")]
+pub mod test_util;
 mod time;
 mod token;
 

@@ -6,12 +6,14 @@ use std::time::Duration;
 
 use tokio::sync::oneshot;
 
+use crate::backend::memory::{Memory, MemoryBackend};
 use crate::backend::server::{Origin, ServerBackend, Settings};
 use crate::backend::{Backend, ShutdownReport};
 use crate::error::ConfigError;
 use crate::key::Prefix;
 use crate::mutex::Mutex;
 use crate::semaphore::Semaphore;
+use crate::time::Clock;
 
 /// A process' handle on the gates that it shares with others.
 ///
@@ -40,6 +42,37 @@ impl Portcullis {
     /// Starts to configure a handle.
     pub fn builder() -> Builder {
         Builder::default()
+    }
+
+    /// A handle on gates in this process' memory: for development, tests, and services of which
+    /// only one instance runs.
+    ///
+    /// They behave as those on a server do, and end with the process. Each call makes gates of
+    /// their own: clone the handle to share them.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// use portcullis::Portcullis;
+    ///
+    /// let gates = Portcullis::in_memory();
+    /// let guard = gates.mutex("nightly-report").lock().await?;
+    /// assert!(gates.mutex("nightly-report").try_lock().await.is_err());
+    /// # drop(guard);
+    /// # Ok(()) }
+    /// ```
+    #[must_use]
+    pub fn in_memory() -> Self {
+        Self::on_memory(&Memory::new(Clock::System), Prefix::default())
+    }
+
+    pub(crate) fn on_memory(memory: &Arc<Memory>, prefix: Prefix) -> Self {
+        Self {
+            backend: MemoryBackend::start(memory),
+            prefix,
+        }
     }
 
     /// The lock named `name`. Any name will do; it is one lock for all processes with the same
@@ -179,7 +212,10 @@ impl Builder {
         if let Some(error) = self.url_error {
             return Err(error);
         }
-        let prefix = Prefix::new(self.prefix.as_deref().unwrap_or(Prefix::DEFAULT))?;
+        let prefix = match &self.prefix {
+            Some(prefix) => Prefix::new(prefix)?,
+            None => Prefix::default(),
+        };
         let origin = match self.origin {
             Some(origin) => origin,
             None => Origin::local()?,

@@ -50,6 +50,45 @@ impl Instant {
     }
 }
 
+/// The clock by which a handle's leases end.
+#[derive(Debug, Clone, Default)]
+pub(crate) enum Clock {
+    /// [`Instant::now`].
+    #[default]
+    System,
+    /// A runtime's own clock, which a test can pause and advance.
+    #[cfg(feature = "test-util")]
+    Runtime(tokio::runtime::Handle, tokio::time::Instant),
+}
+
+impl Clock {
+    /// The clock of the runtime in which this is called.
+    ///
+    /// # Panics
+    ///
+    /// Outside of a runtime.
+    #[cfg(feature = "test-util")]
+    #[track_caller]
+    pub(crate) fn of_runtime() -> Self {
+        Self::Runtime(
+            tokio::runtime::Handle::current(),
+            tokio::time::Instant::now(),
+        )
+    }
+
+    pub(crate) fn now(&self) -> Instant {
+        match self {
+            Self::System => Instant::now(),
+            #[cfg(feature = "test-util")]
+            Self::Runtime(runtime, start) => {
+                // A thread outside of the runtime would read the system's clock, paused or not.
+                let _inside = runtime.enter();
+                Instant(0).after(start.elapsed())
+            }
+        }
+    }
+}
+
 /// The moment until which a lease may be believed in: counted from the sending of the request that
 /// the server answered with `left`, less what two clocks may drift apart meanwhile (1 % and 2 ms,
 /// as in the Redlock algorithm).

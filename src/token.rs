@@ -84,6 +84,16 @@ impl Token {
         (self.0 >> (turn % 15 * 8)) as u32 & 0xFF
     }
 
+    /// A token that only its own backend ever sees, and so need not be hard to guess.
+    pub(crate) const fn local(slot: usize, serial: u64) -> Self {
+        Self((slot as u128) << 64 | serial as u128)
+    }
+
+    /// What a [`local`](Self::local) one was made of.
+    pub(crate) const fn parts(self) -> (usize, u64) {
+        ((self.0 >> 64) as usize, self.0 as u64)
+    }
+
     #[cfg(test)]
     pub(crate) const fn of(value: u128) -> Self {
         Self(value)

@@ -1,7 +1,7 @@
 //! What a primitive asks of the place where state lives.
 //!
-//! A backend is handed requests and gives leases; how it waits, renews and cleans up is its own
-//! affair. None of these calls blocks or needs a runtime. What it promises:
+//! A backend gives places, a place is asked for leases; how it waits, renews and cleans up is its
+//! own affair. None of these calls blocks or needs a runtime. What it promises:
 //!
 //! 1. An acquire ends in a lease, a refusal or a failure. Whatever it left on the way is cleaned
 //!    up, also when its future is dropped at any point.
@@ -9,7 +9,9 @@
 //!    hold.
 //! 3. A lease that was ended is given back, however often it takes.
 
+pub(crate) mod memory;
 pub(crate) mod server;
+mod thread;
 
 use std::fmt;
 use std::future::Future;
@@ -22,33 +24,45 @@ use tokio::sync::oneshot;
 
 use crate::error::{BackendError, LockError};
 use crate::key::Resource;
-use crate::lease::{Lease, LeaseMode, LeaseState, Release};
+use crate::lease::{Lease, LeaseMode, LeaseState, LostReason, Release};
 use crate::time::{CLAIM, Ttl};
-use crate::token::Token;
+use crate::token::{FencingToken, Token};
 
-/// Where state lives.
+/// Where state lives, for one handle.
 pub(crate) trait Backend: fmt::Debug + Send + Sync {
-    /// Starts an acquire.
-    fn acquire(&self, request: Request) -> Acquire;
-
-    /// Gives up an acquire whose future was dropped.
-    fn cancel(&self, token: Token);
-
-    /// Gives a lease back; `answer` is told how that went.
-    fn release(&self, lease: &Arc<LeaseState>, answer: Option<oneshot::Sender<ReleaseAnswer>>);
+    /// One gate's place.
+    fn place(&self, resource: Resource) -> Arc<dyn Place>;
 
     /// Refuses all that is asked from here on, waits for the leases to end until the deadline, then
     /// ends them.
     fn shutdown(&self, deadline: Duration, answer: oneshot::Sender<ShutdownReport>);
 }
 
+/// Where one gate's state lives. A token names one acquisition there, from its acquire on.
+pub(crate) trait Place: fmt::Debug + Send + Sync {
+    /// Starts an acquire; `myself` is this place, for what outlives the call.
+    fn acquire(&self, myself: &Arc<dyn Place>, terms: &Terms) -> Acquire;
+
+    /// Gives up an acquire whose future was dropped.
+    fn cancel(&self, token: Token);
+
+    /// Gives a lease back; `answer` is told how that went.
+    fn release(&self, token: Token, answer: Option<oneshot::Sender<ReleaseAnswer>>);
+
+    /// What is to be shared of a lease that was handed out without that. Of one that is not known
+    /// here, that it is over.
+    fn state(&self, token: Token, fence: FencingToken) -> Arc<LeaseState> {
+        let _ = token;
+        LeaseState::over(fence, LostReason::Expired)
+    }
+}
+
 /// How a release went: whether the lease still held, or why that is not known yet.
 pub(crate) type ReleaseAnswer = Result<Release, BackendError>;
 
 /// What one acquire asks for.
-#[derive(Debug, Clone)]
-pub(crate) struct Request {
-    pub(crate) resource: Arc<Resource>,
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Terms {
     pub(crate) weight: u32,
     pub(crate) limit: u32,
     pub(crate) ttl: Ttl,
@@ -57,7 +71,7 @@ pub(crate) struct Request {
     pub(crate) max_waiters: u32,
 }
 
-impl Request {
+impl Terms {
     /// The length of the lease on the server: no longer than it may be held at all.
     pub(crate) fn lease(&self) -> Duration {
         let ttl = self.ttl.get();
@@ -92,32 +106,34 @@ pub struct ShutdownReport {
 
 /// An acquire under way. Dropping it cancels.
 #[must_use = "futures do nothing unless polled"]
-pub(crate) struct Acquire {
-    answer: oneshot::Receiver<Result<Lease, LockError>>,
-    cancel: Option<(Arc<dyn Backend>, Token)>,
+pub(crate) struct Acquire(Step);
+
+enum Step {
+    /// Answered before it began to wait.
+    Ready(Result<Lease, LockError>),
+    Waiting {
+        answer: oneshot::Receiver<Result<Lease, LockError>>,
+        place: Arc<dyn Place>,
+        token: Token,
+    },
+    Ended,
 }
 
 impl Acquire {
     pub(crate) fn new(
         answer: oneshot::Receiver<Result<Lease, LockError>>,
-        backend: Arc<dyn Backend>,
+        place: Arc<dyn Place>,
         token: Token,
     ) -> Self {
-        Self {
+        Self(Step::Waiting {
             answer,
-            cancel: Some((backend, token)),
-        }
+            place,
+            token,
+        })
     }
 
-    /// An acquire that was answered before it began.
     pub(crate) fn ready(answer: Result<Lease, LockError>) -> Self {
-        let (sender, receiver) = oneshot::channel();
-        // The receiver is at hand, so this can't fail.
-        let _ = sender.send(answer);
-        Self {
-            answer: receiver,
-            cancel: None,
-        }
+        Self(Step::Ready(answer))
     }
 }
 
@@ -125,9 +141,17 @@ impl Future for Acquire {
     type Output = Result<Lease, LockError>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let answer = ready!(Pin::new(&mut self.answer).poll(cx));
-        self.cancel = None;
-        Poll::Ready(answer.unwrap_or_else(|_| Err(BackendError::background_ended().into())))
+        if let Step::Waiting { answer, .. } = &mut self.0 {
+            let answer = ready!(Pin::new(answer).poll(cx));
+            self.0 = Step::Ended;
+            return Poll::Ready(
+                answer.unwrap_or_else(|_| Err(BackendError::background_ended().into())),
+            );
+        }
+        match std::mem::replace(&mut self.0, Step::Ended) {
+            Step::Ready(answer) => Poll::Ready(answer),
+            Step::Waiting { .. } | Step::Ended => panic!("polled after it has ended"),
+        }
     }
 }
 
@@ -135,8 +159,8 @@ impl Drop for Acquire {
     fn drop(&mut self) {
         // A lease that was granted meanwhile sits in the channel and releases itself when that is
         // dropped.
-        if let Some((backend, token)) = self.cancel.take() {
-            backend.cancel(token);
+        if let Step::Waiting { place, token, .. } = &self.0 {
+            place.cancel(*token);
         }
     }
 }
@@ -144,7 +168,7 @@ impl Drop for Acquire {
 impl fmt::Debug for Acquire {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Acquire")
-            .field("answered", &self.cancel.is_none())
+            .field("answered", &!matches!(self.0, Step::Waiting { .. }))
             .finish_non_exhaustive()
     }
 }

@@ -6,15 +6,15 @@ mod state;
 use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use tokio::sync::oneshot;
 
-use crate::backend::{Backend, ReleaseAnswer};
+use crate::backend::{Place, ReleaseAnswer};
 use crate::error::{BackendError, ConfigError};
-use crate::token::FencingToken;
+use crate::token::{FencingToken, Token};
 
 pub use self::lost::{Lost, LostReason};
 pub(crate) use self::state::LeaseState;
@@ -64,44 +64,83 @@ impl LeaseMode {
 
 /// The one owner of a lease. Dropped, it gives the lease back.
 pub(crate) struct Lease {
-    state: Arc<LeaseState>,
-    backend: Arc<dyn Backend>,
+    place: Arc<dyn Place>,
+    token: Token,
+    fence: FencingToken,
+    /// Made when somebody first asks for it, where nobody else needs it: most leases end unwatched.
+    state: OnceLock<Arc<LeaseState>>,
+    given_back: bool,
 }
 
 impl Lease {
-    pub(crate) fn new(state: Arc<LeaseState>, backend: Arc<dyn Backend>) -> Self {
-        Self { state, backend }
+    /// A lease of which somebody else keeps track.
+    pub(crate) fn shared(place: Arc<dyn Place>, token: Token, state: Arc<LeaseState>) -> Self {
+        Self {
+            place,
+            token,
+            fence: state.fencing_token(),
+            state: OnceLock::from(state),
+            given_back: false,
+        }
+    }
+
+    /// A lease whose place knows how it stands.
+    pub(crate) const fn new(place: Arc<dyn Place>, token: Token, fence: FencingToken) -> Self {
+        Self {
+            place,
+            token,
+            fence,
+            state: OnceLock::new(),
+            given_back: false,
+        }
+    }
+
+    pub(crate) const fn fencing_token(&self) -> FencingToken {
+        self.fence
     }
 
     pub(crate) fn state(&self) -> &Arc<LeaseState> {
-        &self.state
+        self.state
+            .get_or_init(|| self.place.state(self.token, self.fence))
     }
 
-    pub(crate) fn release(self) -> Releasing {
+    /// Ends it by its owner's will. False if it is known to have been lost.
+    fn finish(&self) -> bool {
+        self.state.get().is_none_or(|state| state.finish())
+    }
+
+    pub(crate) fn release(mut self) -> Releasing {
         let (sender, receiver) = oneshot::channel();
-        if self.state.finish() {
-            self.backend.release(&self.state, Some(sender));
+        if self.finish() {
+            self.place.release(self.token, Some(sender));
         } else {
             // Lost before: its end is under way already.
             let _ = sender.send(Ok(Release::NoLongerHeld));
         }
+        self.given_back = true;
         Releasing { answer: receiver }
     }
 }
 
 impl fmt::Debug for Lease {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.state.fmt(f)
+        match self.state.get() {
+            Some(state) => state.fmt(f),
+            None => f
+                .debug_struct("Lease")
+                .field("fencing_token", &self.fence.get())
+                .finish_non_exhaustive(),
+        }
     }
 }
 
 impl Drop for Lease {
-    /// Queues the release with the background thread: without blocking, spawning or a runtime, also
-    /// while panicking. If the server is away it is repeated until the lease would have ended
-    /// anyway.
+    /// Gives it back in memory, or queues the release with the background thread: without blocking,
+    /// spawning or a runtime, also while panicking. If the server is away it is repeated until the
+    /// lease would have ended anyway.
     fn drop(&mut self) {
-        if self.state.finish() {
-            self.backend.release(&self.state, None);
+        if !self.given_back && self.finish() {
+            self.place.release(self.token, None);
         }
     }
 }
@@ -148,7 +187,7 @@ macro_rules! guard_methods {
         /// A number that rises with every grant of this key, for the protected resource to compare.
         #[must_use]
         pub fn fencing_token(&self) -> crate::FencingToken {
-            self.lease.state().fencing_token()
+            self.lease.fencing_token()
         }
 
         /// Whether the lease still holds, by this process' own clock: false from its deadline on,
@@ -201,6 +240,12 @@ macro_rules! guard_methods {
     };
 }
 pub(crate) use guard_methods;
+
+/// One line for each lease that ends without its owner.
+pub(crate) fn log_loss(gate: &str, fence: FencingToken, reason: LostReason) {
+    let fencing_token = fence.get();
+    tracing::warn!(%gate, fencing_token, %reason, "lost a lease");
+}
 
 /// The one way to race work against the loss of a lease.
 pub(crate) async fn while_held<T>(

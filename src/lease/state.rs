@@ -4,7 +4,8 @@
 //!
 //! 1. The status leaves `HELD` once, and never comes back: a lost or finished lease can't be
 //!    revived by a late answer.
-//! 2. The deadline only grows.
+//! 2. The deadline only grows. A lease that its backend renews without being asked has none; if the
+//!    backend stops to, it gets the one that [`remaining`](LeaseState::remaining) told all along.
 //! 3. Past the deadline the lease is not held, whatever the status still says; and once somebody
 //!    has seen that it passed, it can't be moved any more: an answer that the background thread
 //!    took up in time may be applied late.
@@ -17,11 +18,14 @@ use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
 use super::lost::{Lost, LostReason};
-use crate::time::Instant;
-use crate::token::{FencingToken, Token};
+use crate::time::{Clock, Instant};
+use crate::token::FencingToken;
 
 /// Set in the deadline when somebody was told that it has passed: as a time, it lies 292 years off.
 const SEEN: u64 = 1 << 63;
+
+/// The deadline of a lease whose backend renews it without being asked.
+const RENEWED: u64 = !SEEN;
 
 const HELD: u8 = 0;
 const FINISHED: u8 = 1;
@@ -30,27 +34,58 @@ const GONE: u8 = 3;
 const SHUT_DOWN: u8 = 4;
 
 pub(crate) struct LeaseState {
-    token: Token,
+    clock: Clock,
     fence: FencingToken,
     deadline: AtomicU64,
+    /// Of a lease whose backend renews it without being asked.
+    renewal: Option<Renewal>,
     status: AtomicU8,
-    /// Made when somebody first asks for it: most leases end unwatched.
+    /// Made when somebody first asks for it.
     watch: OnceLock<CancellationToken>,
 }
 
+/// A renewal to the whole TTL each third of it, counted from a moment.
+#[derive(Clone, Copy)]
+struct Renewal {
+    ttl: Duration,
+    since: Instant,
+}
+
 impl LeaseState {
-    pub(crate) fn new(token: Token, fence: FencingToken, deadline: Instant) -> Arc<Self> {
-        Arc::new(Self {
-            token,
-            fence,
-            deadline: AtomicU64::new(deadline.as_nanos() & !SEEN),
-            status: AtomicU8::new(HELD),
-            watch: OnceLock::new(),
-        })
+    pub(crate) fn new(clock: Clock, fence: FencingToken, deadline: Instant) -> Arc<Self> {
+        Self::with(clock, fence, deadline.as_nanos().min(RENEWED), None, HELD)
     }
 
-    pub(crate) fn token(&self) -> Token {
-        self.token
+    /// A lease that holds until it is ended: its place lies in this process, so nothing can keep
+    /// the two from each other.
+    pub(crate) fn renewed(clock: Clock, fence: FencingToken, ttl: Duration) -> Arc<Self> {
+        let renewal = Renewal {
+            ttl,
+            since: clock.now(),
+        };
+        Self::with(clock, fence, RENEWED, Some(renewal), HELD)
+    }
+
+    /// A lease that was lost before anybody asked for it.
+    pub(crate) fn over(fence: FencingToken, reason: LostReason) -> Arc<Self> {
+        Self::with(Clock::System, fence, 0, None, lost_as(reason))
+    }
+
+    fn with(
+        clock: Clock,
+        fence: FencingToken,
+        deadline: u64,
+        renewal: Option<Renewal>,
+        status: u8,
+    ) -> Arc<Self> {
+        Arc::new(Self {
+            clock,
+            fence,
+            deadline: AtomicU64::new(deadline),
+            renewal,
+            status: AtomicU8::new(status),
+            watch: OnceLock::new(),
+        })
     }
 
     pub(crate) fn fencing_token(&self) -> FencingToken {
@@ -71,6 +106,15 @@ impl LeaseState {
             .is_ok()
     }
 
+    /// Sets a deadline where there was none, or an earlier one: nobody renews the lease any more.
+    #[cfg(feature = "test-util")]
+    pub(crate) fn shorten(&self, deadline: Instant) {
+        let nearer = |old: u64| (old & SEEN == 0).then(|| old.min(deadline.as_nanos()));
+        let _ = self
+            .deadline
+            .fetch_update(Ordering::AcqRel, Ordering::Acquire, nearer);
+    }
+
     /// Whether the deadline has passed. Who is told so will never hear otherwise.
     fn has_passed(&self) -> bool {
         let mut deadline = self.deadline.load(Ordering::Acquire);
@@ -78,7 +122,8 @@ impl LeaseState {
             if deadline & SEEN != 0 {
                 return true;
             }
-            if Instant::now() < Instant::from_nanos(deadline) {
+            // Renewed: spared the look at the clock.
+            if deadline == RENEWED || self.clock.now() < Instant::from_nanos(deadline) {
                 return false;
             }
             match self.deadline.compare_exchange_weak(
@@ -99,10 +144,13 @@ impl LeaseState {
     }
 
     pub(crate) fn remaining(&self) -> Duration {
-        if self.is_held() {
-            self.deadline().since(Instant::now())
-        } else {
-            Duration::ZERO
+        if !self.is_held() {
+            return Duration::ZERO;
+        }
+        let now = self.clock.now();
+        match self.renewal {
+            Some(renewal) if self.deadline.load(Ordering::Acquire) == RENEWED => renewal.left(now),
+            _ => self.deadline().since(now),
         }
     }
 
@@ -111,17 +159,25 @@ impl LeaseState {
         self.leave(FINISHED)
     }
 
-    /// Ends the lease against its owner's will. False if it was lost or finished before.
+    /// Ends the lease against its owner's will, and wakes who watches it. False if it was lost or
+    /// finished before.
     pub(crate) fn lose(&self, reason: LostReason) -> bool {
-        let left = self.leave(match reason {
-            LostReason::Expired => EXPIRED,
-            LostReason::Gone => GONE,
-            LostReason::ShutDown => SHUT_DOWN,
-        });
-        if left && let Some(watch) = self.watch.get() {
+        let lost = self.mark_lost(reason);
+        if lost {
+            self.wake_watchers();
+        }
+        lost
+    }
+
+    /// As [`lose`](Self::lose), but wakes nobody: what a waker runs must not run under a lock.
+    pub(crate) fn mark_lost(&self, reason: LostReason) -> bool {
+        self.leave(lost_as(reason))
+    }
+
+    pub(crate) fn wake_watchers(&self) {
+        if let Some(watch) = self.watch.get() {
             watch.cancel();
         }
-        left
     }
 
     fn leave(&self, status: u8) -> bool {
@@ -150,6 +206,23 @@ impl LeaseState {
     }
 }
 
+impl Renewal {
+    fn left(self, now: Instant) -> Duration {
+        let interval = (self.ttl.as_nanos() / 3).max(1);
+        let since_last = now.since(self.since).as_nanos() % interval;
+        self.ttl
+            .saturating_sub(Duration::from_nanos(u64::try_from(since_last).unwrap_or(0)))
+    }
+}
+
+const fn lost_as(reason: LostReason) -> u8 {
+    match reason {
+        LostReason::Expired => EXPIRED,
+        LostReason::Gone => GONE,
+        LostReason::ShutDown => SHUT_DOWN,
+    }
+}
+
 impl fmt::Debug for LeaseState {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Lease")
@@ -166,7 +239,7 @@ mod tests {
 
     fn lease(left: Duration) -> Arc<LeaseState> {
         LeaseState::new(
-            Token::of(1),
+            Clock::System,
             FencingToken::new(1),
             Instant::now().after(left),
         )

@@ -115,3 +115,4 @@ macro_rules! behaviors {
 }
 
 behaviors!(on_a_server, crate::rig::ServerRig);
+behaviors!(in_memory, crate::rig::MemoryRig);

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use portcullis::test_util::MemoryServer;
 use portcullis::{Builder, Portcullis};
 
 use crate::common::LIMIT;
@@ -66,5 +67,28 @@ impl Rig for ServerRig {
             left.is_empty()
         })
         .await;
+    }
+}
+
+/// This process' memory.
+pub(crate) struct MemoryRig {
+    server: MemoryServer,
+}
+
+impl Rig for MemoryRig {
+    fn start() -> Self {
+        Self {
+            server: MemoryServer::new(),
+        }
+    }
+
+    fn handle_with_prefix(&self, prefix: &str) -> Portcullis {
+        self.server
+            .handle_with_prefix(prefix)
+            .expect("a valid prefix")
+    }
+
+    async fn settled(&self) {
+        wait_for("nothing is left", LIMIT, async || self.server.is_idle()).await;
     }
 }

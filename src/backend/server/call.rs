@@ -6,6 +6,7 @@ use std::time::Duration;
 use redis::Cmd;
 
 use super::script::{Script, Verb};
+use crate::backend::Terms;
 use crate::key::{Kind, Resource, Tag};
 use crate::time::Instant;
 use crate::token::{FencingToken, Instance, Token};
@@ -13,6 +14,13 @@ use crate::token::{FencingToken, Instance, Token};
 /// How long a waiter without a deadline of its own may stand in the queue. The client asks again
 /// long before.
 pub(super) const LONGEST_WAIT: Duration = Duration::from_secs(24 * 60 * 60);
+
+/// What one acquire asks for, and where.
+#[derive(Debug, Clone)]
+pub(super) struct Request {
+    pub(super) resource: Arc<Resource>,
+    pub(super) terms: Terms,
+}
 
 /// One request, with all that its answer needs to be understood.
 #[derive(Debug)]

@@ -15,20 +15,20 @@ mod reply;
 mod script;
 
 use std::fmt;
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 use std::time::Duration;
 
 use redis::ConnectionInfo;
-use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 use tokio::sync::oneshot;
 
+use self::call::Request;
 use self::core::{Command, Core};
-use self::driver::{Driver, Event};
+use self::driver::Driver;
 pub(crate) use self::link::Origin;
-use super::{Acquire, Backend, ReleaseAnswer, Request, ShutdownReport};
+use super::{Acquire, Backend, Place, ReleaseAnswer, ShutdownReport, Terms, thread};
 use crate::error::{BackendError, BackendErrorKind, ConfigError};
-use crate::key::Prefix;
-use crate::lease::LeaseState;
+use crate::key::{Prefix, Resource};
 use crate::token::{Instance, Token};
 
 /// What a user can set of the connections.
@@ -78,7 +78,6 @@ impl Settings {
 /// A handle's way to its background thread.
 pub(crate) struct ServerBackend {
     commands: UnboundedSender<Command>,
-    myself: Weak<Self>,
 }
 
 impl ServerBackend {
@@ -95,62 +94,56 @@ impl ServerBackend {
         };
         let instance = Instance::draw()?;
         let (commands, receiver) = unbounded_channel();
-        let backend = Arc::new_cyclic(|myself| Self {
-            commands,
-            myself: Weak::clone(myself),
-        });
-        let core = Core::new(Weak::<Self>::clone(&backend.myself), settings.clone());
+        let core = Core::new(settings.clone());
         let (driver, events) =
             Driver::new(core, origin, subscriber, settings, instance, prefix.clone());
-        start_thread(driver, receiver, events).map_err(|error| {
+        thread::spawn(move || driver.run(receiver, events)).map_err(|error| {
             ConfigError::new(
                 "background thread",
                 format!("it can't be started ({error})"),
             )
         })?;
-        Ok(backend)
+        Ok(Arc::new(Self { commands }))
+    }
+}
+
+impl Backend for ServerBackend {
+    fn place(&self, resource: Resource) -> Arc<dyn Place> {
+        Arc::new(ServerPlace {
+            commands: self.commands.clone(),
+            resource: Arc::new(resource),
+        })
     }
 
-    /// The thread outlives every handle, so this only fails if it has panicked; then all futures
-    /// say so.
+    fn shutdown(&self, deadline: Duration, answer: oneshot::Sender<ShutdownReport>) {
+        // The thread outlives every handle, so this only fails if it has panicked; then all futures
+        // say so.
+        let _ = self.commands.send(Command::Shutdown { deadline, answer });
+    }
+}
+
+impl fmt::Debug for ServerBackend {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ServerBackend").finish_non_exhaustive()
+    }
+}
+
+/// One gate on the server.
+struct ServerPlace {
+    commands: UnboundedSender<Command>,
+    resource: Arc<Resource>,
+}
+
+impl ServerPlace {
+    /// Fails as the backend's own sending does.
     fn tell(&self, command: Command) {
         let _ = self.commands.send(command);
     }
 }
 
-/// Starts the background thread. It makes its runtime itself: one that could not be handed over
-/// would be dropped here, and runtimes must not be dropped on another's threads.
-fn start_thread(
-    driver: Driver,
-    commands: UnboundedReceiver<Command>,
-    events: UnboundedReceiver<Event>,
-) -> std::io::Result<()> {
-    let (started, result) = std::sync::mpsc::channel();
-    std::thread::Builder::new()
-        .name("portcullis".to_owned())
-        .spawn(move || {
-            let runtime = tokio::runtime::Builder::new_current_thread()
-                .enable_all()
-                .build();
-            // Who started this waits for it.
-            match runtime {
-                Ok(runtime) => {
-                    let _ = started.send(Ok(()));
-                    runtime.block_on(driver.run(commands, events));
-                }
-                Err(error) => {
-                    let _ = started.send(Err(error));
-                }
-            }
-        })?;
-    result
-        .recv()
-        .unwrap_or_else(|_| Err(std::io::ErrorKind::BrokenPipe.into()))
-}
-
-impl Backend for ServerBackend {
-    fn acquire(&self, request: Request) -> Acquire {
-        let (Ok(token), Some(backend)) = (Token::draw(), self.myself.upgrade()) else {
+impl Place for ServerPlace {
+    fn acquire(&self, myself: &Arc<dyn Place>, terms: &Terms) -> Acquire {
+        let Ok(token) = Token::draw() else {
             let text = "the system gives no random numbers, so no token can be drawn";
             let error = BackendError::new(BackendErrorKind::Refused, text, None);
             return Acquire::ready(Err(error.into()));
@@ -158,30 +151,29 @@ impl Backend for ServerBackend {
         let (sender, answer) = oneshot::channel();
         self.tell(Command::Acquire {
             token,
-            request,
+            request: Request {
+                resource: Arc::clone(&self.resource),
+                terms: *terms,
+            },
+            place: Arc::clone(myself),
             answer: sender,
         });
-        Acquire::new(answer, backend, token)
+        Acquire::new(answer, Arc::clone(myself), token)
     }
 
     fn cancel(&self, token: Token) {
         self.tell(Command::Cancel(token));
     }
 
-    fn release(&self, lease: &Arc<LeaseState>, answer: Option<oneshot::Sender<ReleaseAnswer>>) {
-        self.tell(Command::Release {
-            token: lease.token(),
-            answer,
-        });
-    }
-
-    fn shutdown(&self, deadline: Duration, answer: oneshot::Sender<ShutdownReport>) {
-        self.tell(Command::Shutdown { deadline, answer });
+    fn release(&self, token: Token, answer: Option<oneshot::Sender<ReleaseAnswer>>) {
+        self.tell(Command::Release { token, answer });
     }
 }
 
-impl fmt::Debug for ServerBackend {
+impl fmt::Debug for ServerPlace {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ServerBackend").finish_non_exhaustive()
+        f.debug_tuple("ServerPlace")
+            .field(&self.resource.gate)
+            .finish()
     }
 }

@@ -5,9 +5,9 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 
 use super::{Core, Due, Entry, Open, waiting::backoff};
-use crate::backend::server::call::{Body, Call, End, LONGEST_WAIT};
+use crate::backend::server::call::{Body, Call, End, LONGEST_WAIT, Request};
 use crate::backend::server::reply::{Ended, Failure};
-use crate::backend::{ReleaseAnswer, Request, Wait};
+use crate::backend::{ReleaseAnswer, Wait};
 use crate::error::BackendErrorKind;
 use crate::lease::Release;
 use crate::time::Instant;
@@ -63,12 +63,12 @@ impl Core {
         // By then the server has forgotten all by itself: a lease when it runs out, a place when
         // its wait is over. Until then a place is kept alive by our own heartbeats as long as
         // others wait here.
-        let wait = match request.wait {
+        let wait = match request.terms.wait {
             Wait::AtMost(wait) if held.is_none() => wait.min(LONGEST_WAIT),
             Wait::Unbounded if held.is_none() => LONGEST_WAIT,
             Wait::No | Wait::AtMost(_) | Wait::Unbounded => Duration::ZERO,
         };
-        let until = now.after(wait + request.lease() + self.settings.command_timeout);
+        let until = now.after(wait + request.terms.lease() + self.settings.command_timeout);
         let ending = Ending {
             request: request.clone(),
             open,

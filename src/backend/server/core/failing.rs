@@ -1,7 +1,7 @@
 //! What a caller is told when the server could not be asked, or did not do what was asked.
 
 use super::Core;
-use crate::backend::Request;
+use crate::backend::server::call::Request;
 use crate::backend::server::reply::Failure;
 use crate::error::{BackendError, BackendErrorKind};
 

@@ -59,7 +59,7 @@ impl Core {
         let Some(Entry::Waiting(waiter)) = self.entries.get_mut(&token) else {
             return;
         };
-        let enough = waiter.request.claim() / 4;
+        let enough = waiter.request.terms.claim() / 4;
         if whole && deadline <= now {
             waiter.claim = Some(fence);
             let gate = &waiter.request.resource.gate;
@@ -86,7 +86,10 @@ impl Core {
         };
         let Some(fence) = waiter.claim else { return };
         waiter.retry_at = now.after(self.settings.command_timeout);
-        let (resource, lease) = (waiter.request.resource.clone(), waiter.request.lease());
+        let (resource, lease) = (
+            waiter.request.resource.clone(),
+            waiter.request.terms.lease(),
+        );
         self.renew_one(now, token, &resource, fence, lease);
     }
 
@@ -128,18 +131,6 @@ impl Core {
         let Some(waiter) = self.take_waiter(token) else {
             return;
         };
-        let Some(backend) = self.backend.upgrade() else {
-            // The handle and all its futures are gone.
-            self.end(
-                now,
-                token,
-                &waiter.request,
-                waiter.open,
-                Some(deadline),
-                None,
-            );
-            return;
-        };
         let state = self.start_holding(
             now,
             token,
@@ -150,6 +141,8 @@ impl Core {
             whole,
         );
         // A caller that has gone meanwhile drops the lease right here, which queues its release.
-        let _ = waiter.answer.send(Ok(Lease::new(state, backend)));
+        let _ = waiter
+            .answer
+            .send(Ok(Lease::shared(waiter.place, token, state)));
     }
 }

@@ -7,12 +7,12 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 
 use super::{Core, Due, Entry, Open};
-use crate::backend::server::call::Renew;
+use crate::backend::ReleaseAnswer;
+use crate::backend::server::call::{Renew, Request};
 use crate::backend::server::reply::{Failure, Renewed};
-use crate::backend::{ReleaseAnswer, Request};
 use crate::key::Tag;
-use crate::lease::{LeaseState, LostReason, Release};
-use crate::time::{Instant, validity};
+use crate::lease::{LeaseState, LostReason, Release, log_loss};
+use crate::time::{Clock, Instant, validity};
 use crate::token::{FencingToken, Token};
 
 #[derive(Debug)]
@@ -49,23 +49,24 @@ impl Holder {
     /// The time between two renewals, and the latest a first one comes after a claim.
     fn interval(&self) -> Duration {
         if self.whole {
-            self.request.ttl.get() / 3
+            self.request.terms.ttl.get() / 3
         } else {
-            self.request.claim() / 3
+            self.request.terms.claim() / 3
         }
     }
 
     /// When it must not be held any more, however often it is renewed.
     fn last(&self) -> Instant {
         self.request
+            .terms
             .mode
-            .longest(self.request.ttl.get())
+            .longest(self.request.terms.ttl.get())
             .map_or(Instant::FAR, |longest| self.granted.after(longest))
     }
 
     fn plan(&mut self, now: Instant) {
         // A lease that has its whole length and may not get longer is left to run out.
-        let done = self.whole && self.renewed.after(self.request.ttl.get()) >= self.last();
+        let done = self.whole && self.renewed.after(self.request.terms.ttl.get()) >= self.last();
         // A claim that came late has less left than its interval: it is renewed while there is time
         // for a second attempt.
         let halfway = now.after(self.lease.deadline().since(now) / 2);
@@ -101,7 +102,10 @@ impl Holder {
     pub(super) fn renew(&mut self, now: Instant) -> (FencingToken, Duration) {
         self.in_flight = true;
         let left = self.last().since(now).max(Duration::from_millis(1));
-        (self.lease.fencing_token(), self.request.ttl.get().min(left))
+        (
+            self.lease.fencing_token(),
+            self.request.terms.ttl.get().min(left),
+        )
     }
 }
 
@@ -122,7 +126,7 @@ impl Core {
     ) -> Arc<LeaseState> {
         let mut holder = Holder {
             request: request.clone(),
-            lease: LeaseState::new(token, fence, Instant::from_nanos(0)),
+            lease: LeaseState::new(Clock::System, fence, Instant::from_nanos(0)),
             open,
             granted: now,
             renewed: now,
@@ -272,11 +276,8 @@ impl Core {
             return;
         };
         if holder.lease.lose(reason) {
-            let (gate, fencing_token) = (
-                &holder.request.resource.gate,
-                holder.lease.fencing_token().get(),
-            );
-            tracing::warn!(%gate, fencing_token, %reason, "lost a lease");
+            let fence = holder.lease.fencing_token();
+            log_loss(&holder.request.resource.gate, fence, reason);
         }
         self.stop_holding(now, token, None);
     }

@@ -28,7 +28,7 @@ mod timers;
 mod waiting;
 
 use std::collections::HashMap;
-use std::sync::Weak;
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::oneshot;
@@ -40,10 +40,10 @@ use self::speaking::TagState;
 use self::timers::{Due, Timers};
 use self::waiting::Waiter;
 use super::Settings;
-use super::call::{Body, Call};
+use super::call::{Body, Call, Request};
 use super::clock::ServerClock;
 use super::reply::{self, Failure, Garbled, Push, Reply};
-use crate::backend::{Backend, ReleaseAnswer, Request, ShutdownReport};
+use crate::backend::{Place, ReleaseAnswer, ShutdownReport};
 use crate::error::{BackendErrorKind, LockError};
 use crate::key::Tag;
 use crate::lease::Lease;
@@ -56,6 +56,8 @@ pub(super) enum Command {
     Acquire {
         token: Token,
         request: Request,
+        /// Where the lease is given back to.
+        place: Arc<dyn Place>,
         answer: oneshot::Sender<Result<Lease, LockError>>,
     },
     Cancel(Token),
@@ -120,7 +122,6 @@ impl Open {
 
 #[derive(Debug)]
 pub(super) struct Core {
-    backend: Weak<dyn Backend>,
     settings: Settings,
     clock: ServerClock,
     /// Why there is no connection, if one was tried for.
@@ -139,9 +140,8 @@ pub(super) struct Core {
 }
 
 impl Core {
-    pub(super) fn new(backend: Weak<dyn Backend>, settings: Settings) -> Self {
+    pub(super) fn new(settings: Settings) -> Self {
         Self {
-            backend,
             links: vec![false; settings.connections],
             settings,
             clock: ServerClock::default(),
@@ -195,8 +195,9 @@ impl Core {
             Command::Acquire {
                 token,
                 request,
+                place,
                 answer,
-            } => self.acquire(now, token, request, answer),
+            } => self.acquire(now, token, request, place, answer),
             Command::Cancel(token) => self.cancel(now, token),
             Command::Release { token, answer } => self.release(now, token, answer),
             Command::Shutdown { deadline, answer } => self.shut_down(now, deadline, answer),

@@ -1,13 +1,14 @@
 //! An acquire from its first call to its grant, its refusal or its failure.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::oneshot;
 
 use super::{Core, Entry, Open};
-use crate::backend::server::call::{Ask, Body, Call};
+use crate::backend::server::call::{Ask, Body, Call, Request};
 use crate::backend::server::reply::{Acquired, Crowd, Failure};
-use crate::backend::{Request, Wait};
+use crate::backend::{Place, Wait};
 use crate::error::{BackendError, BackendErrorKind, LockError, Refusal, RefusalKind};
 use crate::lease::Lease;
 use crate::time::{Instant, validity};
@@ -22,6 +23,7 @@ const RETRY_MAX: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 pub(super) struct Waiter {
     pub(super) request: Request,
+    pub(super) place: Arc<dyn Place>,
     pub(super) answer: oneshot::Sender<Result<Lease, LockError>>,
     since: Instant,
     /// When the caller's own wait is over.
@@ -58,16 +60,18 @@ impl Waiter {
     fn new(
         now: Instant,
         request: Request,
+        place: Arc<dyn Place>,
         answer: oneshot::Sender<Result<Lease, LockError>>,
         unavailable: Duration,
     ) -> Self {
-        let (give_up, patience) = match request.wait {
+        let (give_up, patience) = match request.terms.wait {
             Wait::No => (now, now.after(unavailable)),
             Wait::AtMost(wait) => (now.after(wait), now.after(wait.max(unavailable))),
             Wait::Unbounded => (Instant::FAR, now.after(unavailable)),
         };
         Self {
             request,
+            place,
             answer,
             since: now,
             give_up,
@@ -145,23 +149,24 @@ impl Core {
         now: Instant,
         token: Token,
         request: Request,
+        place: Arc<dyn Place>,
         answer: oneshot::Sender<Result<Lease, LockError>>,
     ) {
         if self.shutdown.is_some() {
             let _ = answer.send(Err(Refusal::new(RefusalKind::ShuttingDown).into()));
             return;
         }
-        if request.wait != Wait::No {
+        if request.terms.wait != Wait::No {
             self.wants_inbox = true;
         }
         // Time to connect and to answer: what a caller is kept waiting when there is no server.
-        let unavailable = match request.wait {
+        let unavailable = match request.terms.wait {
             Wait::AtMost(_) => self.settings.command_timeout,
             Wait::No | Wait::Unbounded => {
                 self.settings.connect_timeout + self.settings.command_timeout
             }
         };
-        let waiter = Box::new(Waiter::new(now, request, answer, unavailable));
+        let waiter = Box::new(Waiter::new(now, request, place, answer, unavailable));
         self.entries.insert(token, Entry::Waiting(waiter));
         self.ask(now, token);
         self.schedule(token);
@@ -187,7 +192,7 @@ impl Core {
         };
         let request = &waiter.request;
         let timeout = u64::try_from(self.settings.command_timeout.as_millis()).unwrap_or(u64::MAX);
-        let wait = match request.wait {
+        let wait = match request.terms.wait {
             Wait::No => Some(Duration::ZERO),
             Wait::AtMost(_) => Some(waiter.give_up.since(now).max(Duration::from_millis(1))),
             Wait::Unbounded => None,
@@ -195,12 +200,12 @@ impl Core {
         let ask = Ask {
             token,
             resource: request.resource.clone(),
-            weight: request.weight,
-            limit: request.limit,
-            lease: request.lease(),
+            weight: request.terms.weight,
+            limit: request.terms.limit,
+            lease: request.terms.lease(),
             latest_ms: server_ms + timeout,
             wait,
-            max_waiters: request.max_waiters,
+            max_waiters: request.terms.max_waiters,
             ticket: waiter.ticket,
             pushed: self.listening,
         };
@@ -210,7 +215,7 @@ impl Core {
         waiter.retry_at = Instant::FAR;
         waiter.asked.get_or_insert(now);
         waiter.sent = now;
-        if request.wait != Wait::No {
+        if request.terms.wait != Wait::No {
             self.spoke(now, tag);
         }
         self.calls.push(Call {
@@ -468,7 +473,7 @@ impl Core {
     /// The waiters that a reconnected inbox has to ask for, in their order.
     pub(super) fn waiting_in_queues(&self) -> Vec<Token> {
         let waits = |(token, entry): (&Token, &Entry)| match entry {
-            Entry::Waiting(waiter) if waiter.request.wait != Wait::No => {
+            Entry::Waiting(waiter) if waiter.request.terms.wait != Wait::No => {
                 Some((waiter.rank(), *token))
             }
             _ => None,

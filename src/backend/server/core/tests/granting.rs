@@ -221,7 +221,7 @@ fn a_claim_that_came_late_is_renewed_before_what_is_left_of_it_has_passed() {
 fn a_short_longest_hold_is_the_length_of_the_lease_however_it_is_granted() {
     let mut desk = Desk::new();
     let mut request = Desk::request(Wait::Unbounded, 30_000);
-    request.mode = LeaseMode::MaxHold(Duration::from_millis(500));
+    request.terms.mode = LeaseMode::MaxHold(Duration::from_millis(500));
     let (token, mut answer) = desk.acquire(request);
     let call = desk.call();
     assert_eq!(ask(&call).lease, Duration::from_millis(500));

@@ -121,7 +121,7 @@ fn renewals_of_one_tag_share_a_call() {
 fn a_fixed_lease_is_not_renewed() {
     let mut desk = Desk::new();
     let mut request = Desk::request(Wait::Unbounded, 10_000);
-    request.mode = LeaseMode::Fixed;
+    request.terms.mode = LeaseMode::Fixed;
     let (_, mut answer) = desk.acquire(request);
     let call = desk.call();
     desk.held(call, 1, 10_000);
@@ -138,7 +138,7 @@ fn a_fixed_lease_is_not_renewed() {
 fn a_lease_with_a_longest_hold_is_lost_at_its_end_however_often_it_was_renewed() {
     let mut desk = Desk::new();
     let mut request = Desk::request(Wait::Unbounded, 1000);
-    request.mode = LeaseMode::MaxHold(Duration::from_millis(2500));
+    request.terms.mode = LeaseMode::MaxHold(Duration::from_millis(2500));
     let (_, mut answer) = desk.acquire(request);
     let call = desk.call();
     desk.held(call, 1, 1000);

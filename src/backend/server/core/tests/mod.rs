@@ -15,12 +15,12 @@ use tokio::sync::oneshot;
 
 use super::{Channel, Command, Core};
 use crate::backend::server::Settings;
-use crate::backend::server::call::{Ask, Body, Call, End, Renew};
+use crate::backend::server::call::{Ask, Body, Call, End, Renew, Request};
 use crate::backend::server::reply::{Failure, Push};
-use crate::backend::{Acquire, Backend, ReleaseAnswer, Request, ShutdownReport, Wait};
+use crate::backend::{Acquire, Place, ReleaseAnswer, Terms, Wait};
 use crate::error::{BackendErrorKind, LockError, RefusalKind};
 use crate::key::{Key, Kind, Prefix, Resource};
-use crate::lease::{Lease, LeaseMode, LeaseState, Release};
+use crate::lease::{Lease, LeaseMode, Release};
 use crate::time::{Instant, Ttl};
 use crate::token::{FencingToken, Token};
 
@@ -31,8 +31,8 @@ const SERVER: u64 = 1_700_000_000_000;
 #[derive(Debug, Default)]
 struct Drops(Mutex<Vec<Command>>);
 
-impl Backend for Drops {
-    fn acquire(&self, _: Request) -> Acquire {
+impl Place for Drops {
+    fn acquire(&self, _: &Arc<dyn Place>, _: &Terms) -> Acquire {
         unreachable!("the core is asked directly")
     }
 
@@ -40,15 +40,8 @@ impl Backend for Drops {
         self.note(Command::Cancel(token));
     }
 
-    fn release(&self, lease: &Arc<LeaseState>, answer: Option<oneshot::Sender<ReleaseAnswer>>) {
-        self.note(Command::Release {
-            token: lease.token(),
-            answer,
-        });
-    }
-
-    fn shutdown(&self, deadline: Duration, answer: oneshot::Sender<ShutdownReport>) {
-        self.note(Command::Shutdown { deadline, answer });
+    fn release(&self, token: Token, answer: Option<oneshot::Sender<ReleaseAnswer>>) {
+        self.note(Command::Release { token, answer });
     }
 }
 
@@ -76,13 +69,12 @@ impl Desk {
     /// Connected, with its inbox confirmed.
     fn new() -> Self {
         let drops = Arc::new(Drops::default());
-        let weak = Arc::downgrade(&drops);
         let settings = Settings {
             connections: 1,
             ..Settings::default()
         };
         let mut desk = Self {
-            core: Core::new(weak, settings),
+            core: Core::new(settings),
             drops,
             start: Instant::now(),
             ms: 0,
@@ -111,12 +103,14 @@ impl Desk {
         let prefix = Prefix::new("t").expect("a plain prefix");
         Request {
             resource: Arc::new(Resource::named(&prefix, Kind::Mutex, &"gate".into(), None)),
-            weight: 1,
-            limit: 1,
-            ttl: Ttl::new(Duration::from_millis(ttl_ms)).expect("in range"),
-            mode: LeaseMode::Renewed,
-            wait,
-            max_waiters: 10,
+            terms: Terms {
+                weight: 1,
+                limit: 1,
+                ttl: Ttl::new(Duration::from_millis(ttl_ms)).expect("in range"),
+                mode: LeaseMode::Renewed,
+                wait,
+                max_waiters: 10,
+            },
         }
     }
 
@@ -129,6 +123,7 @@ impl Desk {
             Command::Acquire {
                 token,
                 request,
+                place: Arc::<Drops>::clone(&self.drops),
                 answer: sender,
             },
         );

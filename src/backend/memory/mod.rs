@@ -1,0 +1,190 @@
+//! State in this process: the same semantics without a server.
+//!
+//! Each name in use has a site with a ledger of holders and waiters under a lock of its own. What
+//! is granted is granted under that lock, so no message can be lost, and a lease that is renewed
+//! until it is released needs neither clock nor timer: its holder and its place end together. A
+//! clock is only looked at for what has an end.
+
+mod keeper;
+mod ledger;
+mod news;
+mod process;
+mod queue;
+mod sites;
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use tokio::sync::oneshot;
+
+use self::keeper::Keeper;
+use self::ledger::{Entered, unreachable};
+use self::process::Process;
+use self::sites::{Site, Sites};
+use super::{Acquire, Backend, Place, ReleaseAnswer, ShutdownReport, Terms};
+use crate::error::{Refusal, RefusalKind};
+use crate::key::Resource;
+use crate::lease::{LeaseState, Release};
+use crate::time::Clock;
+use crate::token::{FencingToken, Token};
+
+/// What several handles of this process share, as processes share a server.
+#[derive(Debug)]
+pub(crate) struct Memory {
+    sites: Sites,
+    clock: Clock,
+    keeper: Keeper,
+    /// Whether it plays a server that can't be reached.
+    out: AtomicBool,
+}
+
+impl Memory {
+    pub(crate) fn new(clock: Clock) -> Arc<Self> {
+        Arc::new(Self {
+            sites: Sites::new(),
+            clock,
+            keeper: Keeper::new(),
+            out: AtomicBool::new(false),
+        })
+    }
+
+    fn is_out(&self) -> bool {
+        self.out.load(Ordering::Relaxed)
+    }
+}
+
+/// What tests do to it.
+#[cfg(feature = "test-util")]
+impl Memory {
+    /// All leases of a gate are lost now; gives their number.
+    pub(crate) fn expire(self: &Arc<Self>, gate: &str) -> usize {
+        let sites = self.sites.all();
+        let of_gate = sites.iter().filter(|site| &**site.gate() == gate);
+        of_gate
+            .map(|site| site.change(self, |ledger, news| ledger.expire(news)))
+            .sum()
+    }
+
+    pub(crate) fn set_out(self: &Arc<Self>, out: bool) {
+        if self.out.swap(out, Ordering::Relaxed) == out {
+            return;
+        }
+        for site in self.sites.all() {
+            site.change(self, |ledger, _| {
+                if out {
+                    ledger.stop_renewing(self.clock.now());
+                } else {
+                    ledger.renew_again();
+                }
+            });
+        }
+    }
+
+    /// The gates where somebody holds or waits, with how many do.
+    pub(crate) fn busy(self: &Arc<Self>) -> Vec<(Arc<str>, usize, usize)> {
+        let count = |site: Arc<Site>| {
+            let (held, waiting) = site.change(self, |ledger, _| (ledger.held(), ledger.waiting()));
+            (held + waiting > 0).then(|| (Arc::clone(site.gate()), held, waiting))
+        };
+        self.sites.all().into_iter().filter_map(count).collect()
+    }
+}
+
+/// One handle's way to the memory.
+#[derive(Debug)]
+pub(crate) struct MemoryBackend {
+    memory: Arc<Memory>,
+    process: Arc<Process>,
+}
+
+impl MemoryBackend {
+    pub(crate) fn start(memory: &Arc<Memory>) -> Arc<dyn Backend> {
+        Arc::new(Self {
+            memory: Arc::clone(memory),
+            process: Process::new(memory.sites.next_id()),
+        })
+    }
+}
+
+impl Backend for MemoryBackend {
+    fn place(&self, resource: Resource) -> Arc<dyn Place> {
+        Arc::new(MemoryPlace {
+            site: self.memory.sites.join(resource.main(), &resource.gate),
+            memory: Arc::clone(&self.memory),
+            process: Arc::clone(&self.process),
+        })
+    }
+
+    fn shutdown(&self, deadline: Duration, answer: oneshot::Sender<ShutdownReport>) {
+        self.process.shut_down(&self.memory, deadline, answer);
+    }
+}
+
+/// One handle's way to a site.
+struct MemoryPlace {
+    site: Arc<Site>,
+    memory: Arc<Memory>,
+    process: Arc<Process>,
+}
+
+impl Place for MemoryPlace {
+    fn acquire(&self, myself: &Arc<dyn Place>, terms: &Terms) -> Acquire {
+        let entered = self.site.change(&self.memory, |ledger, _| {
+            if self.process.is_closed() {
+                let refusal = Refusal::new(RefusalKind::ShuttingDown);
+                return Entered::Ended(Err(refusal.into()));
+            }
+            if self.memory.is_out() {
+                let error = unreachable("acquiring", self.site.gate());
+                return Entered::Ended(Err(error.into()));
+            }
+            ledger.enter(&self.memory.clock, myself, self.process.id(), terms)
+        });
+        match entered {
+            Entered::Ended(answer) => Acquire::ready(answer),
+            Entered::Queued { answer, ticket } => Acquire::new(answer, Arc::clone(myself), ticket),
+        }
+    }
+
+    fn cancel(&self, ticket: Token) {
+        self.site
+            .change(&self.memory, |ledger, news| ledger.leave(ticket, news));
+    }
+
+    fn release(&self, token: Token, answer: Option<oneshot::Sender<ReleaseAnswer>>) {
+        // What is due is settled first, so what is found has not run out.
+        let found = self
+            .site
+            .change(&self.memory, |ledger, news| ledger.release(token, news));
+        let Some(answer) = answer else { return };
+        let _ = answer.send(match found {
+            _ if self.memory.is_out() => Err(unreachable("releasing", self.site.gate())),
+            true => Ok(Release::Released),
+            false => Ok(Release::NoLongerHeld),
+        });
+    }
+
+    fn state(&self, token: Token, fence: FencingToken) -> Arc<LeaseState> {
+        let state = self.site.change(&self.memory, |ledger, _| {
+            ledger.state(&self.memory.clock, token)
+        });
+        state.unwrap_or_else(|| LeaseState::over(fence, self.process.why_lost()))
+    }
+}
+
+/// Nobody holds or waits by this place any more: they would refer to it.
+impl Drop for MemoryPlace {
+    fn drop(&mut self) {
+        self.memory.sites.leave(&self.site);
+    }
+}
+
+impl fmt::Debug for MemoryPlace {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("MemoryPlace")
+            .field(self.site.gate())
+            .finish()
+    }
+}

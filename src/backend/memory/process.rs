@@ -1,0 +1,133 @@
+//! One handle as the others see it: a process of its own, that can be shut down.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::oneshot;
+
+use super::Memory;
+use crate::backend::ShutdownReport;
+use crate::lease::LostReason;
+use crate::time::Instant;
+
+#[derive(Debug)]
+pub(super) struct Process {
+    id: u64,
+    closed: AtomicBool,
+    /// Whether its leases were ended.
+    cut: AtomicBool,
+    ending: Mutex<Ending>,
+}
+
+#[derive(Debug)]
+struct Ending {
+    /// Leases that have not ended, and 1 while they are counted.
+    left: usize,
+    deadline: Instant,
+    report: ShutdownReport,
+    answers: Vec<oneshot::Sender<ShutdownReport>>,
+}
+
+impl Process {
+    pub(super) fn new(id: u64) -> Arc<Self> {
+        Arc::new(Self {
+            id,
+            closed: AtomicBool::new(false),
+            cut: AtomicBool::new(false),
+            ending: Mutex::new(Ending {
+                left: 1,
+                deadline: Instant::FAR,
+                report: ShutdownReport::default(),
+                answers: Vec::new(),
+            }),
+        })
+    }
+
+    pub(super) const fn id(&self) -> u64 {
+        self.id
+    }
+
+    /// Whether it takes no more. To be asked under the lock of the ledger that is to change: each
+    /// one is looked at after this was set.
+    pub(super) fn is_closed(&self) -> bool {
+        self.closed.load(Ordering::Acquire)
+    }
+
+    /// Why one of its leases is over that nobody watched.
+    pub(super) fn why_lost(&self) -> LostReason {
+        if self.cut.load(Ordering::Acquire) {
+            LostReason::ShutDown
+        } else {
+            LostReason::Expired
+        }
+    }
+
+    fn ending(&self) -> MutexGuard<'_, Ending> {
+        self.ending.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn shut_down(
+        self: &Arc<Self>,
+        memory: &Arc<Memory>,
+        deadline: Duration,
+        answer: oneshot::Sender<ShutdownReport>,
+    ) {
+        let now = memory.clock.now();
+        let deadline = now.after(deadline);
+        let before = {
+            let mut ending = self.ending();
+            if ending.left == 0 {
+                let _ = answer.send(ending.report);
+                return;
+            }
+            ending.answers.push(answer);
+            let before = ending.deadline;
+            ending.deadline = before.min(deadline);
+            before
+        };
+        if !self.closed.swap(true, Ordering::AcqRel) {
+            for site in memory.sites.all() {
+                site.change(memory, |ledger, news| {
+                    let count = ledger.close(self, now, news);
+                    // Under the ledger's lock: none of them can end before it is counted.
+                    self.ending().left += count;
+                });
+            }
+            self.one_less(false);
+        }
+        if deadline <= now {
+            self.cut(memory);
+        } else if deadline < before && self.ending().left > 0 {
+            memory.sites.set_process_alarm(memory, self, deadline);
+        }
+    }
+
+    /// The deadline has passed: its leases are ended.
+    pub(super) fn cut(&self, memory: &Arc<Memory>) {
+        self.cut.store(true, Ordering::Release);
+        for site in memory.sites.all() {
+            site.change(memory, |ledger, news| ledger.end_all_of(self, news));
+        }
+    }
+
+    /// One of the leases that were counted has ended.
+    pub(super) fn lease_ended(&self, released: bool) {
+        self.one_less(released);
+    }
+
+    fn one_less(&self, released: bool) {
+        let (report, answers) = {
+            let mut ending = self.ending();
+            ending.left = ending.left.saturating_sub(1);
+            ending.report.released += usize::from(released);
+            if ending.left > 0 {
+                return;
+            }
+            (ending.report, std::mem::take(&mut ending.answers))
+        };
+        for answer in answers {
+            let _ = answer.send(report);
+        }
+    }
+}

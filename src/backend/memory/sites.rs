@@ -1,0 +1,269 @@
+//! Which places are in use, spread over shards, and when somebody has to look in at which.
+//!
+//! # Invariants
+//!
+//! 1. A site is listed while a handle's place refers to it, and no longer: what is named once
+//!    leaves nothing.
+//! 2. Locks are taken in this order: a shard's names, a ledger, a shard's alarms.
+
+use std::collections::{BTreeMap, HashMap};
+use std::hash::{BuildHasher, RandomState};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use super::Memory;
+use super::ledger::Ledger;
+use super::news::News;
+use super::process::Process;
+use crate::time::Instant;
+
+/// More than threads that are likely to be at work at once.
+const SHARDS: usize = 64;
+/// Capacity that is worth giving back.
+const ROOMY: usize = 64;
+
+/// One gate's place in this process.
+#[derive(Debug)]
+pub(super) struct Site {
+    id: u64,
+    name: Arc<str>,
+    gate: Arc<str>,
+    shard: usize,
+    ledger: Mutex<Ledger>,
+}
+
+impl Site {
+    /// The gate as errors and traces name it.
+    pub(super) const fn gate(&self) -> &Arc<str> {
+        &self.gate
+    }
+
+    fn ledger(&self) -> MutexGuard<'_, Ledger> {
+        self.ledger.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Changes the ledger: first what is due is settled, then it is changed, then what that frees
+    /// is handed on; and when the lock is free, those whom it concerns are told.
+    pub(super) fn change<T>(
+        self: &Arc<Self>,
+        memory: &Arc<Memory>,
+        change: impl FnOnce(&mut Ledger, &mut News) -> T,
+    ) -> T {
+        let mut news = News::default();
+        let outcome = {
+            let mut ledger = self.ledger();
+            let out = memory.is_out();
+            if ledger.next_due() != Instant::FAR {
+                ledger.settle(&memory.clock, out, &mut news);
+            }
+            let outcome = change(&mut ledger, &mut news);
+            ledger.hand_on(&memory.clock, memory.is_out(), &mut news);
+            self.set_alarm(memory, &mut ledger);
+            outcome
+        };
+        if !news.is_empty() {
+            news.deliver();
+        }
+        outcome
+    }
+
+    /// Has somebody look in when the next thing is due. An alarm that is too early is left: it finds
+    /// nothing due and is set again, which is cheaper than to move it with each change.
+    fn set_alarm(self: &Arc<Self>, memory: &Arc<Memory>, ledger: &mut Ledger) {
+        let next = ledger.next_due();
+        let needless = next == Instant::FAR && ledger.alarm != Instant::FAR;
+        if next < ledger.alarm || needless {
+            let before = std::mem::replace(&mut ledger.alarm, next);
+            let alarm = Alarm::Site(Arc::clone(self));
+            memory
+                .sites
+                .move_alarm(memory, self.shard, self.id, before, next, alarm);
+        }
+    }
+
+    /// Its alarm has gone off.
+    fn look_in(self: &Arc<Self>, memory: &Arc<Memory>) {
+        self.ledger().alarm = Instant::FAR;
+        self.change(memory, |_, _| ());
+    }
+}
+
+/// Who is to look at the clock.
+#[derive(Debug, Clone)]
+pub(super) enum Alarm {
+    Site(Arc<Site>),
+    Process(Arc<Process>),
+}
+
+impl Alarm {
+    pub(super) fn go_off(&self, memory: &Arc<Memory>) {
+        match self {
+            Self::Site(site) => site.look_in(memory),
+            Self::Process(process) => process.cut(memory),
+        }
+    }
+}
+
+#[derive(Debug)]
+pub(super) struct Sites {
+    shards: Box<[Shard]>,
+    hasher: RandomState,
+    last_id: AtomicU64,
+}
+
+/// Apart in memory, so that two threads at two shards don't wait for each other's cache line.
+#[derive(Debug, Default)]
+#[repr(align(128))]
+struct Shard {
+    names: Mutex<Names>,
+    alarms: Mutex<BTreeMap<(Instant, u64), Alarm>>,
+}
+
+#[derive(Debug, Default)]
+struct Names {
+    sites: HashMap<Arc<str>, Listed>,
+    /// The greatest fence of the sites that were listed here.
+    fence: u64,
+}
+
+#[derive(Debug)]
+struct Listed {
+    site: Arc<Site>,
+    places: usize,
+}
+
+impl Shard {
+    fn names(&self) -> MutexGuard<'_, Names> {
+        self.names.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn alarms(&self) -> MutexGuard<'_, BTreeMap<(Instant, u64), Alarm>> {
+        self.alarms.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Sites {
+    pub(super) fn new() -> Self {
+        Self {
+            shards: (0..SHARDS).map(|_| Shard::default()).collect(),
+            hasher: RandomState::new(),
+            last_id: AtomicU64::new(0),
+        }
+    }
+
+    /// A number that nobody else has.
+    pub(super) fn next_id(&self) -> u64 {
+        self.last_id.fetch_add(1, Ordering::Relaxed) + 1
+    }
+
+    /// The site of this name, for one more place to refer to.
+    pub(super) fn join(&self, name: &str, gate: &Arc<str>) -> Arc<Site> {
+        // Not truncated: the remainder is below 64.
+        let shard = (self.hasher.hash_one(name) % SHARDS as u64) as usize;
+        let mut names = self.shards[shard].names();
+        if let Some(listed) = names.sites.get_mut(name) {
+            listed.places += 1;
+            return Arc::clone(&listed.site);
+        }
+        let name: Arc<str> = name.into();
+        let site = Arc::new(Site {
+            id: self.next_id(),
+            name: Arc::clone(&name),
+            gate: Arc::clone(gate),
+            shard,
+            ledger: Mutex::new(Ledger::new(
+                Arc::clone(gate),
+                names.fence.max(wall_clock_us()),
+            )),
+        });
+        let listed = Listed {
+            site: Arc::clone(&site),
+            places: 1,
+        };
+        names.sites.insert(name, listed);
+        site
+    }
+
+    /// A place that referred to the site is gone.
+    pub(super) fn leave(&self, site: &Site) {
+        let mut names = self.shards[site.shard].names();
+        let Some(listed) = names.sites.get_mut(&site.name) else {
+            return;
+        };
+        listed.places -= 1;
+        if listed.places > 0 {
+            return;
+        }
+        // Nobody holds or waits there: they would refer to it.
+        names.fence = names.fence.max(site.ledger().last_fence());
+        names.sites.remove(&site.name);
+        let (used, room) = (names.sites.len(), names.sites.capacity());
+        if room > ROOMY && used < room / 8 {
+            names.sites.shrink_to(2 * used);
+        }
+    }
+
+    pub(super) fn all(&self) -> Vec<Arc<Site>> {
+        let mut all = Vec::new();
+        for shard in &self.shards {
+            let names = shard.names();
+            all.extend(names.sites.values().map(|listed| Arc::clone(&listed.site)));
+        }
+        all
+    }
+
+    pub(super) fn set_process_alarm(
+        &self,
+        memory: &Arc<Memory>,
+        process: &Arc<Process>,
+        at: Instant,
+    ) {
+        let alarm = Alarm::Process(Arc::clone(process));
+        self.move_alarm(memory, 0, self.next_id(), Instant::FAR, at, alarm);
+    }
+
+    fn move_alarm(
+        &self,
+        memory: &Arc<Memory>,
+        shard: usize,
+        id: u64,
+        from: Instant,
+        to: Instant,
+        alarm: Alarm,
+    ) {
+        {
+            let mut alarms = self.shards[shard].alarms();
+            if from != Instant::FAR {
+                alarms.remove(&(from, id));
+            }
+            if to == Instant::FAR {
+                return;
+            }
+            alarms.insert((to, id), alarm);
+        }
+        memory.keeper.wake_by(memory, to);
+    }
+
+    /// Takes the alarms that have gone off, and tells when the next one does.
+    pub(super) fn due(&self, now: Instant) -> (Vec<Alarm>, Instant) {
+        let (mut due, mut next) = (Vec::new(), Instant::FAR);
+        for shard in &self.shards {
+            let mut alarms = shard.alarms();
+            while let Some((&(at, _), _)) = alarms.first_key_value() {
+                if at > now {
+                    next = next.min(at);
+                    break;
+                }
+                due.extend(alarms.pop_first().map(|(_, alarm)| alarm));
+            }
+        }
+        (due, next)
+    }
+}
+
+/// So that fences rise from one process to the next.
+fn wall_clock_us() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH);
+    since.map_or(0, |since| u64::try_from(since.as_micros()).unwrap_or(0))
+}
