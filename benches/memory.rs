@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use portcullis::Portcullis;
-use tokio::sync::Semaphore;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 const ROUNDS: usize = 9;
 const SLICE: Duration = Duration::from_millis(300);
@@ -79,22 +79,46 @@ const REGIMES: [Regime; 7] = [
     },
 ];
 
-/// Pairs per second that the tasks of a regime reach within a slice, each repeating what `pair`
-/// makes for the semaphore of this number.
-async fn rate<W, F>(regime: Regime, pair: impl Fn(usize) -> W) -> f64
-where
-    W: FnMut() -> F + Send + 'static,
-    F: Future<Output = ()> + Send,
-{
+/// What is taken and given back.
+trait Gate: Clone + Send + 'static {
+    type Permit: Send;
+
+    fn enter(&self) -> impl Future<Output = Self::Permit> + Send;
+}
+
+impl Gate for Arc<Semaphore> {
+    type Permit = OwnedSemaphorePermit;
+
+    async fn enter(&self) -> OwnedSemaphorePermit {
+        let permit = Self::clone(self).acquire_owned().await;
+        permit.expect("it is not closed")
+    }
+}
+
+impl Gate for portcullis::Semaphore {
+    type Permit = portcullis::SemaphorePermit;
+
+    async fn enter(&self) -> portcullis::SemaphorePermit {
+        self.acquire().await.expect("nobody refuses")
+    }
+}
+
+/// Pairs of acquire and release per second that the tasks of a regime reach within a slice.
+async fn rate<G: Gate>(tasks: &[G], regime: Regime) -> f64 {
     let begun = Instant::now();
-    let workers: Vec<_> = (0..regime.tasks)
-        .map(|task| {
-            let mut pair = pair(if regime.shared { 0 } else { task });
+    let workers: Vec<_> = tasks
+        .iter()
+        .map(|gate| {
+            let gate = gate.clone();
             tokio::spawn(async move {
                 let mut pairs = 0_u64;
                 while begun.elapsed() < SLICE {
                     for _ in 0..CHUNK {
-                        pair().await;
+                        let permit = gate.enter().await;
+                        if regime.yields {
+                            tokio::task::yield_now().await;
+                        }
+                        drop(permit);
                     }
                     pairs += CHUNK;
                     tokio::task::yield_now().await;
@@ -128,53 +152,32 @@ fn main() {
     runtime.block_on(async {
         println!("regime                      ratio to acquire_owned [least..most]  pairs/s");
         for regime in REGIMES {
-            let gates = Portcullis::in_memory();
-            let mut ratios = Vec::new();
-            let mut ours = 0.0;
-            let tokio: Vec<_> = (0..regime.tasks)
-                .map(|_| Arc::new(Semaphore::new(regime.limit as usize)))
+            let memory = Portcullis::in_memory();
+            let bench = memory.semaphore("bench", regime.limit).expect("in range");
+            // Gates are shared by name, not by handing a reference around.
+            let ours: Vec<_> = (0..regime.tasks)
+                .map(|task| bench.keyed(if regime.shared { 0 } else { task }))
                 .collect();
+            let one = Arc::new(Semaphore::new(regime.limit as usize));
+            let theirs: Vec<_> = (0..regime.tasks)
+                .map(|_| match regime.shared {
+                    true => Arc::clone(&one),
+                    false => Arc::new(Semaphore::new(regime.limit as usize)),
+                })
+                .collect();
+            let mut ratios = Vec::new();
+            let mut last = 0.0;
             for round in 0..=ROUNDS {
-                let theirs = rate(regime, |number| {
-                    let semaphore = Arc::clone(&tokio[number]);
-                    move || {
-                        let semaphore = Arc::clone(&semaphore);
-                        async move {
-                            let permit = semaphore.acquire_owned().await.expect("not closed");
-                            if regime.yields {
-                                tokio::task::yield_now().await;
-                            }
-                            drop(permit);
-                        }
-                    }
-                })
-                .await;
-                ours = rate(regime, |number| {
-                    let semaphore = gates
-                        .semaphore("bench", regime.limit)
-                        .expect("in range")
-                        .keyed(number);
-                    let semaphore = Arc::new(semaphore);
-                    move || {
-                        let semaphore = Arc::clone(&semaphore);
-                        async move {
-                            let permit = semaphore.acquire().await.expect("nobody refuses");
-                            if regime.yields {
-                                tokio::task::yield_now().await;
-                            }
-                            drop(permit);
-                        }
-                    }
-                })
-                .await;
+                let theirs = rate(&theirs, regime).await;
+                last = rate(&ours, regime).await;
                 // The first round warms both sides up.
                 if round > 0 {
-                    ratios.push(ours / theirs);
+                    ratios.push(last / theirs);
                 }
             }
             let (median, least, most) = spread(ratios);
             let name = regime.name;
-            println!("{name:27} {median:.2} [{least:.2}..{most:.2}]  {ours:.0}");
+            println!("{name:27} {median:.2} [{least:.2}..{most:.2}]  {last:.0}");
         }
     });
 }

@@ -4,10 +4,12 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use tokio::task::coop::consume_budget;
+
 use crate::backend::{Acquire, Backend, Place, Terms, Wait};
-use crate::error::{ConfigError, Refusal, RefusalKind};
+use crate::error::{ConfigError, LockError, Refusal, RefusalKind};
 use crate::key::{Key, Kind, Prefix, Resource};
-use crate::lease::LeaseMode;
+use crate::lease::{Lease, LeaseMode};
 use crate::time::Ttl;
 
 /// As many may wait at one key unless the user says otherwise.
@@ -119,10 +121,20 @@ impl Gate {
         self.terms.wait
     }
 
+    /// Waits for a lease; `wait` replaces the configured one.
+    pub(crate) async fn enter(&self, weight: u32, wait: Option<Wait>) -> Result<Lease, LockError> {
+        // What is ready at once, again and again, would keep other tasks from their turn.
+        consume_budget().await;
+        match self.acquire(weight, wait) {
+            Acquire::Ready(answer) => answer,
+            waiting => waiting.await,
+        }
+    }
+
     /// Starts an acquire; `wait` replaces the configured one.
     pub(crate) fn acquire(&self, weight: u32, wait: Option<Wait>) -> Acquire {
         if weight == 0 || weight > self.terms.limit {
-            return Acquire::ready(Err(Refusal::new(RefusalKind::NeverFits).into()));
+            return Acquire::Ready(Err(Refusal::new(RefusalKind::NeverFits).into()));
         }
         let terms = Terms {
             weight,

@@ -97,31 +97,38 @@ pub(crate) fn validity(sent: Instant, left: Duration) -> Instant {
     sent.after(left.saturating_sub(drift))
 }
 
-/// How long the server keeps a lease that nobody renews.
+/// How long the server keeps a lease that nobody renews, in milliseconds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Ttl(Duration);
+pub(crate) struct Ttl(u32);
 
 impl Ttl {
-    pub(crate) const DEFAULT: Self = Self(Duration::from_secs(10));
-    const MIN: Duration = Duration::from_millis(50);
-    const MAX: Duration = Duration::from_secs(24 * 60 * 60);
+    pub(crate) const DEFAULT: Self = Self(10_000);
+    const MIN: u32 = 50;
+    const MAX: u32 = 24 * 60 * 60 * 1000;
 
+    /// Cut to whole milliseconds.
     pub(crate) fn new(ttl: Duration) -> Result<Self, ConfigError> {
-        if (Self::MIN..=Self::MAX).contains(&ttl) {
-            Ok(Self(Duration::from_millis(
-                u64::try_from(ttl.as_millis()).unwrap_or(u64::MAX),
-            )))
-        } else {
-            Err(ConfigError::out_of_range(
+        match u32::try_from(ttl.as_millis()) {
+            Ok(ms @ Self::MIN..=Self::MAX) if ttl <= Self(Self::MAX).get() => Ok(Self(ms)),
+            _ => Err(ConfigError::out_of_range(
                 "ttl",
                 format!("{ttl:?}"),
                 "50 ms to 24 h",
-            ))
+            )),
         }
     }
 
     pub(crate) const fn get(self) -> Duration {
+        Duration::from_millis(self.0 as u64)
+    }
+
+    pub(crate) const fn as_ms(self) -> u32 {
         self.0
+    }
+
+    /// One that was in range before.
+    pub(crate) const fn from_ms(ms: u32) -> Self {
+        Self(ms)
     }
 }
 

@@ -36,7 +36,10 @@ impl fmt::Debug for Instance {
 /// The secret of one acquisition: only a script called with it can renew or release what it holds.
 /// 128 bits, drawn afresh each time and never printed.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(crate) struct Token(u128);
+pub(crate) struct Token(
+    /// Halves, since a whole one would align all that holds it to 16 bytes.
+    [u64; 2],
+);
 
 impl Token {
     /// The length of its text: the instance and 22 characters.
@@ -46,14 +49,14 @@ impl Token {
     pub(crate) fn draw() -> Result<Self, getrandom::Error> {
         let mut random = [0_u8; 16];
         getrandom::fill(&mut random)?;
-        Ok(Self(u128::from_be_bytes(random)))
+        Ok(Self::from_value(u128::from_be_bytes(random)))
     }
 
     /// As the server stores it.
     pub(crate) fn text(self, instance: &Instance) -> [u8; Self::LENGTH] {
         let mut text = [0_u8; Self::LENGTH];
         text[..Instance::LENGTH].copy_from_slice(&instance.0);
-        text[Instance::LENGTH..].copy_from_slice(&encode::<22>(&self.0.to_be_bytes()));
+        text[Instance::LENGTH..].copy_from_slice(&encode::<22>(&self.value().to_be_bytes()));
         text
     }
 
@@ -75,28 +78,36 @@ impl Token {
                 return None;
             };
         }
-        Some(Self(value))
+        Some(Self::from_value(value))
     }
 
     /// A number below 256 that differs from token to token and from one `turn` to the next, to
     /// spread what would come at once.
     pub(crate) const fn jitter(self, turn: u32) -> u32 {
-        (self.0 >> (turn % 15 * 8)) as u32 & 0xFF
+        (self.value() >> (turn % 15 * 8)) as u32 & 0xFF
     }
 
     /// A token that only its own backend ever sees, and so need not be hard to guess.
     pub(crate) const fn local(slot: usize, serial: u64) -> Self {
-        Self((slot as u128) << 64 | serial as u128)
+        Self([slot as u64, serial])
     }
 
     /// What a [`local`](Self::local) one was made of.
     pub(crate) const fn parts(self) -> (usize, u64) {
-        ((self.0 >> 64) as usize, self.0 as u64)
+        (self.0[0] as usize, self.0[1])
     }
 
     #[cfg(test)]
     pub(crate) const fn of(value: u128) -> Self {
-        Self(value)
+        Self::from_value(value)
+    }
+
+    const fn from_value(value: u128) -> Self {
+        Self([(value >> 64) as u64, value as u64])
+    }
+
+    const fn value(self) -> u128 {
+        (self.0[0] as u128) << 64 | self.0[1] as u128
     }
 }
 
@@ -159,14 +170,14 @@ mod tests {
         #[test]
         fn a_token_is_read_back_from_its_text(value: u128) {
             let instance = instance();
-            let token = Token(value);
+            let token = Token::of(value);
             prop_assert_eq!(Token::parse(&token.text(&instance), &instance), Some(token));
         }
 
         #[test]
         fn distinct_tokens_have_distinct_texts(one: u128, other: u128) {
             let instance = instance();
-            prop_assert_eq!(one == other, Token(one).text(&instance) == Token(other).text(&instance));
+            prop_assert_eq!(one == other, Token::of(one).text(&instance) == Token::of(other).text(&instance));
         }
 
         #[test]
@@ -177,14 +188,14 @@ mod tests {
 
     #[test]
     fn a_token_of_another_instance_is_not_ours() {
-        let token = Token(7).text(&instance());
+        let token = Token::of(7).text(&instance());
         assert_eq!(Token::parse(&token, &instance()), None);
     }
 
     #[test]
     fn secrets_are_not_printed() {
         let instance = instance();
-        let token = Token(u128::MAX);
+        let token = Token::of(u128::MAX);
         assert_eq!(format!("{instance:?} {token:?}"), "Instance(..) Token(..)");
     }
 }

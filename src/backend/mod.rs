@@ -49,11 +49,10 @@ pub(crate) trait Place: fmt::Debug + Send + Sync {
     /// Gives a lease back; `answer` is told how that went.
     fn release(&self, token: Token, answer: Option<oneshot::Sender<ReleaseAnswer>>);
 
-    /// What is to be shared of a lease that was handed out without that. Of one that is not known
-    /// here, that it is over.
+    /// What is to be shared of a lease that was handed out without that; it names the lease by
+    /// another token from then on. Of one that is not known here, that it is over.
     fn state(&self, token: Token, fence: FencingToken) -> Arc<LeaseState> {
-        let _ = token;
-        LeaseState::over(fence, LostReason::Expired)
+        LeaseState::over(token, fence, LostReason::Expired)
     }
 }
 
@@ -106,69 +105,63 @@ pub struct ShutdownReport {
 
 /// An acquire under way. Dropping it cancels.
 #[must_use = "futures do nothing unless polled"]
-pub(crate) struct Acquire(Step);
-
-enum Step {
+pub(crate) enum Acquire {
     /// Answered before it began to wait.
     Ready(Result<Lease, LockError>),
-    Waiting {
-        answer: oneshot::Receiver<Result<Lease, LockError>>,
-        place: Arc<dyn Place>,
-        token: Token,
-    },
+    Waiting(Waiting),
     Ended,
-}
-
-impl Acquire {
-    pub(crate) fn new(
-        answer: oneshot::Receiver<Result<Lease, LockError>>,
-        place: Arc<dyn Place>,
-        token: Token,
-    ) -> Self {
-        Self(Step::Waiting {
-            answer,
-            place,
-            token,
-        })
-    }
-
-    pub(crate) fn ready(answer: Result<Lease, LockError>) -> Self {
-        Self(Step::Ready(answer))
-    }
 }
 
 impl Future for Acquire {
     type Output = Result<Lease, LockError>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        if let Step::Waiting { answer, .. } = &mut self.0 {
-            let answer = ready!(Pin::new(answer).poll(cx));
-            self.0 = Step::Ended;
-            return Poll::Ready(
-                answer.unwrap_or_else(|_| Err(BackendError::background_ended().into())),
-            );
+        if let Self::Waiting(waiting) = &mut *self {
+            return Pin::new(waiting).poll(cx);
         }
-        match std::mem::replace(&mut self.0, Step::Ended) {
-            Step::Ready(answer) => Poll::Ready(answer),
-            Step::Waiting { .. } | Step::Ended => panic!("polled after it has ended"),
+        match std::mem::replace(&mut *self, Self::Ended) {
+            Self::Ready(answer) => Poll::Ready(answer),
+            Self::Waiting(_) | Self::Ended => panic!("polled after it has ended"),
         }
     }
 }
 
-impl Drop for Acquire {
+/// An acquire that somebody else answers.
+#[must_use = "futures do nothing unless polled"]
+pub(crate) struct Waiting {
+    answer: oneshot::Receiver<Result<Lease, LockError>>,
+    cancel: Option<(Arc<dyn Place>, Token)>,
+}
+
+impl Waiting {
+    pub(crate) fn new(
+        answer: oneshot::Receiver<Result<Lease, LockError>>,
+        place: Arc<dyn Place>,
+        token: Token,
+    ) -> Self {
+        Self {
+            answer,
+            cancel: Some((place, token)),
+        }
+    }
+}
+
+impl Future for Waiting {
+    type Output = Result<Lease, LockError>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let answer = ready!(Pin::new(&mut self.answer).poll(cx));
+        self.cancel = None;
+        Poll::Ready(answer.unwrap_or_else(|_| Err(BackendError::background_ended().into())))
+    }
+}
+
+impl Drop for Waiting {
     fn drop(&mut self) {
         // A lease that was granted meanwhile sits in the channel and releases itself when that is
         // dropped.
-        if let Step::Waiting { place, token, .. } = &self.0 {
-            place.cancel(*token);
+        if let Some((place, token)) = self.cancel.take() {
+            place.cancel(token);
         }
-    }
-}
-
-impl fmt::Debug for Acquire {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Acquire")
-            .field("answered", &!matches!(self.0, Step::Waiting { .. }))
-            .finish_non_exhaustive()
     }
 }

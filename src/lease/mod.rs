@@ -64,34 +64,32 @@ impl LeaseMode {
 
 /// The one owner of a lease. Dropped, it gives the lease back.
 pub(crate) struct Lease {
-    place: Arc<dyn Place>,
+    /// `None` once it was given back.
+    place: Option<Arc<dyn Place>>,
     token: Token,
     fence: FencingToken,
     /// Made when somebody first asks for it, where nobody else needs it: most leases end unwatched.
     state: OnceLock<Arc<LeaseState>>,
-    given_back: bool,
 }
 
 impl Lease {
     /// A lease of which somebody else keeps track.
-    pub(crate) fn shared(place: Arc<dyn Place>, token: Token, state: Arc<LeaseState>) -> Self {
+    pub(crate) fn shared(place: Arc<dyn Place>, state: Arc<LeaseState>) -> Self {
         Self {
-            place,
-            token,
+            place: Some(place),
+            token: state.token(),
             fence: state.fencing_token(),
             state: OnceLock::from(state),
-            given_back: false,
         }
     }
 
     /// A lease whose place knows how it stands.
     pub(crate) const fn new(place: Arc<dyn Place>, token: Token, fence: FencingToken) -> Self {
         Self {
-            place,
+            place: Some(place),
             token,
             fence,
             state: OnceLock::new(),
-            given_back: false,
         }
     }
 
@@ -100,24 +98,27 @@ impl Lease {
     }
 
     pub(crate) fn state(&self) -> &Arc<LeaseState> {
-        self.state
-            .get_or_init(|| self.place.state(self.token, self.fence))
+        self.state.get_or_init(|| match &self.place {
+            Some(place) => place.state(self.token, self.fence),
+            None => LeaseState::over(self.token, self.fence, LostReason::Expired),
+        })
     }
 
-    /// Ends it by its owner's will. False if it is known to have been lost.
-    fn finish(&self) -> bool {
-        self.state.get().is_none_or(|state| state.finish())
+    /// Ends it by its owner's will: gives the token to give back, unless it is known to be lost.
+    fn finish(&self) -> Option<Token> {
+        match self.state.get() {
+            Some(state) => state.finish().then(|| state.token()),
+            None => Some(self.token),
+        }
     }
 
     pub(crate) fn release(mut self) -> Releasing {
         let (sender, receiver) = oneshot::channel();
-        if self.finish() {
-            self.place.release(self.token, Some(sender));
-        } else {
+        match (self.place.take(), self.finish()) {
+            (Some(place), Some(token)) => place.release(token, Some(sender)),
             // Lost before: its end is under way already.
-            let _ = sender.send(Ok(Release::NoLongerHeld));
+            _ => drop(sender.send(Ok(Release::NoLongerHeld))),
         }
-        self.given_back = true;
         Releasing { answer: receiver }
     }
 }
@@ -139,8 +140,10 @@ impl Drop for Lease {
     /// spawning or a runtime, also while panicking. If the server is away it is repeated until the
     /// lease would have ended anyway.
     fn drop(&mut self) {
-        if !self.given_back && self.finish() {
-            self.place.release(self.token, None);
+        if let Some(place) = self.place.take()
+            && let Some(token) = self.finish()
+        {
+            place.release(token, None);
         }
     }
 }

@@ -19,7 +19,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::lost::{Lost, LostReason};
 use crate::time::{Clock, Instant};
-use crate::token::FencingToken;
+use crate::token::{FencingToken, Token};
 
 /// Set in the deadline when somebody was told that it has passed: as a time, it lies 292 years off.
 const SEEN: u64 = 1 << 63;
@@ -35,6 +35,7 @@ const SHUT_DOWN: u8 = 4;
 
 pub(crate) struct LeaseState {
     clock: Clock,
+    token: Token,
     fence: FencingToken,
     deadline: AtomicU64,
     /// Of a lease whose backend renews it without being asked.
@@ -52,27 +53,39 @@ struct Renewal {
 }
 
 impl LeaseState {
-    pub(crate) fn new(clock: Clock, fence: FencingToken, deadline: Instant) -> Arc<Self> {
-        Self::with(clock, fence, deadline.as_nanos().min(RENEWED), None, HELD)
+    pub(crate) fn new(
+        clock: Clock,
+        token: Token,
+        fence: FencingToken,
+        deadline: Instant,
+    ) -> Arc<Self> {
+        let deadline = deadline.as_nanos().min(RENEWED);
+        Self::with(clock, token, fence, deadline, None, HELD)
     }
 
     /// A lease that holds until it is ended: its place lies in this process, so nothing can keep
     /// the two from each other.
-    pub(crate) fn renewed(clock: Clock, fence: FencingToken, ttl: Duration) -> Arc<Self> {
+    pub(crate) fn renewed(
+        clock: Clock,
+        token: Token,
+        fence: FencingToken,
+        ttl: Duration,
+    ) -> Arc<Self> {
         let renewal = Renewal {
             ttl,
             since: clock.now(),
         };
-        Self::with(clock, fence, RENEWED, Some(renewal), HELD)
+        Self::with(clock, token, fence, RENEWED, Some(renewal), HELD)
     }
 
     /// A lease that was lost before anybody asked for it.
-    pub(crate) fn over(fence: FencingToken, reason: LostReason) -> Arc<Self> {
-        Self::with(Clock::System, fence, 0, None, lost_as(reason))
+    pub(crate) fn over(token: Token, fence: FencingToken, reason: LostReason) -> Arc<Self> {
+        Self::with(Clock::System, token, fence, 0, None, lost_as(reason))
     }
 
     fn with(
         clock: Clock,
+        token: Token,
         fence: FencingToken,
         deadline: u64,
         renewal: Option<Renewal>,
@@ -80,12 +93,17 @@ impl LeaseState {
     ) -> Arc<Self> {
         Arc::new(Self {
             clock,
+            token,
             fence,
             deadline: AtomicU64::new(deadline),
             renewal,
             status: AtomicU8::new(status),
             watch: OnceLock::new(),
         })
+    }
+
+    pub(crate) fn token(&self) -> Token {
+        self.token
     }
 
     pub(crate) fn fencing_token(&self) -> FencingToken {
@@ -240,6 +258,7 @@ mod tests {
     fn lease(left: Duration) -> Arc<LeaseState> {
         LeaseState::new(
             Clock::System,
+            Token::of(1),
             FencingToken::new(1),
             Instant::now().after(left),
         )

@@ -85,7 +85,7 @@ impl Mutex {
     /// ends after 3 s or the TTL, whichever is less.
     pub async fn lock(&self) -> Result<MutexGuard, LockError> {
         self.gate
-            .acquire(1, None)
+            .enter(1, None)
             .await
             .map(|lease| MutexGuard { lease })
     }
@@ -102,7 +102,7 @@ impl Mutex {
     /// As [`lock`](Self::lock).
     pub async fn try_lock(&self) -> Result<MutexGuard, LockError> {
         self.gate
-            .acquire(1, Some(Wait::No))
+            .enter(1, Some(Wait::No))
             .await
             .map(|lease| MutexGuard { lease })
     }

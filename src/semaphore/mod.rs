@@ -83,7 +83,10 @@ impl Semaphore {
     /// moment it is released in the background; should that fail to reach the server, its claim
     /// ends after 3 s or the TTL, whichever is less.
     pub async fn acquire(&self) -> Result<SemaphorePermit, LockError> {
-        self.acquire_many(1).await
+        self.gate
+            .enter(1, None)
+            .await
+            .map(|lease| SemaphorePermit { lease })
     }
 
     /// Waits for `permits` at once and takes them together.
@@ -100,7 +103,7 @@ impl Semaphore {
     /// As [`acquire`](Self::acquire).
     pub async fn acquire_many(&self, permits: u32) -> Result<SemaphorePermit, LockError> {
         self.gate
-            .acquire(permits, None)
+            .enter(permits, None)
             .await
             .map(|lease| SemaphorePermit { lease })
     }
@@ -117,7 +120,7 @@ impl Semaphore {
     /// As [`acquire`](Self::acquire).
     pub async fn try_acquire(&self) -> Result<SemaphorePermit, LockError> {
         self.gate
-            .acquire(1, Some(Wait::No))
+            .enter(1, Some(Wait::No))
             .await
             .map(|lease| SemaphorePermit { lease })
     }

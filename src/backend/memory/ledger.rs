@@ -1,8 +1,11 @@
 //! Who holds and who waits at one place, and until when.
 //!
+//! A lease of one permit that is renewed until it is released, and that nobody has looked at, is
+//! only counted. All others are listed.
+//!
 //! # Invariants
 //!
-//! 1. `used` is the sum of the holders' weights.
+//! 1. `used` is the sum of the listed holders' weights and the number of the counted ones.
 //! 2. Nobody holds past its end: whoever looks settles first, and a holder is told that it lost
 //!    before its permits are free.
 //! 3. After each change the head of the queue does not fit, unless the backend is out.
@@ -10,7 +13,6 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::time::Duration;
 
 use slab::Slab;
 use tokio::sync::oneshot;
@@ -18,16 +20,21 @@ use tokio::sync::oneshot;
 use super::news::News;
 use super::process::Process;
 use super::queue::Queue;
+use super::turnstile::Count;
 use crate::backend::{Place, Terms, Wait};
 use crate::error::{BackendError, BackendErrorKind, LockError, Refusal, RefusalKind};
-#[cfg(feature = "test-util")]
-use crate::lease::LeaseMode;
-use crate::lease::{Lease, LeaseState, LostReason};
-use crate::time::{Clock, Instant};
+use crate::lease::{Lease, LeaseMode, LeaseState, LostReason};
+use crate::time::{Clock, Instant, Ttl};
 use crate::token::{FencingToken, Token};
 
 /// Capacity that is worth giving back.
 const ROOMY: usize = 64;
+
+/// Set in the slot that a counted lease's token names; the rest is its TTL in ms.
+const COUNTED: usize = 1 << 32;
+/// Stands in `ends` for all that are counted.
+#[cfg(feature = "test-util")]
+const ALL_COUNTED: usize = usize::MAX;
 
 #[derive(Debug)]
 pub(super) struct Ledger {
@@ -35,12 +42,28 @@ pub(super) struct Ledger {
     /// The last one given, here or at an earlier place of this name.
     fence: u64,
     used: u64,
+    counted: Counted,
     holders: Slab<Holder>,
     queue: Queue<Waiter>,
     ends: BTreeSet<(Instant, usize)>,
     give_ups: BTreeSet<(Instant, u64)>,
     /// When somebody looks in at the latest; kept by the site.
     pub(super) alarm: Instant,
+}
+
+#[derive(Debug)]
+struct Counted {
+    /// The process they all belong to.
+    process: u64,
+    inside: u64,
+    /// Those up to this fence were ended, and
+    ended_to: u64,
+    /// so many of them were not given back yet.
+    ghosts: u64,
+    /// Whether no more come: others use the place too, or the process is shutting down.
+    closed: bool,
+    /// The process is shutting down, and waits for their end.
+    awaited_by: Option<Arc<Process>>,
 }
 
 #[derive(Debug)]
@@ -51,11 +74,10 @@ struct Holder {
     process: u64,
     /// When its time is over, `FAR` if it is renewed until it is released.
     end: Instant,
+    ttl: Ttl,
     /// What `end` is while it is renewed; `None` if it never is.
     #[cfg(feature = "test-util")]
     last: Option<Instant>,
-    /// The length that it is renewed to.
-    ttl: Duration,
     /// What others see of it, if somebody has asked.
     state: Option<Arc<LeaseState>>,
     /// Its process is shutting down, and waits for its end.
@@ -78,21 +100,53 @@ pub(super) fn unreachable(doing: &str, gate: &str) -> BackendError {
     BackendError::new(BackendErrorKind::Unreachable, text, None)
 }
 
-/// How an acquire begins.
+/// Whether it is enough to count such a lease.
+pub(super) fn only_counts(terms: &Terms) -> bool {
+    terms.weight == 1 && terms.mode == LeaseMode::Renewed
+}
+
+/// What the owner of a counted lease gets.
+pub(super) fn counted(place: Arc<dyn Place>, ttl: Ttl, fence: u64) -> Lease {
+    lease(place, COUNTED | ttl.as_ms() as usize, fence)
+}
+
+pub(super) fn is_counted(token: Token) -> bool {
+    token.parts().0 & COUNTED != 0
+}
+
+/// What its owner gets of a holder.
+pub(super) fn lease(place: Arc<dyn Place>, slot: usize, fence: u64) -> Lease {
+    Lease::new(place, Token::local(slot, fence), FencingToken::new(fence))
+}
+
+/// How an acquire begins. What it holds is made into a lease outside of the lock.
 pub(super) enum Entered {
-    Ended(Result<Lease, LockError>),
+    Held {
+        slot: usize,
+        fence: u64,
+    },
     Queued {
         answer: oneshot::Receiver<Result<Lease, LockError>>,
         ticket: Token,
     },
+    Refused(Box<LockError>),
 }
 
 impl Ledger {
-    pub(super) fn new(gate: Arc<str>, fence: u64) -> Self {
+    /// Of a place that `process` was the first to use.
+    pub(super) fn new(gate: Arc<str>, fence: u64, process: u64) -> Self {
         Self {
             gate,
             fence,
             used: 0,
+            counted: Counted {
+                process,
+                inside: 0,
+                ended_to: 0,
+                ghosts: 0,
+                closed: false,
+                awaited_by: None,
+            },
             holders: Slab::new(),
             queue: Queue::default(),
             ends: BTreeSet::new(),
@@ -105,17 +159,50 @@ impl Ledger {
         self.fence
     }
 
+    /// Whose leases may be counted.
+    pub(super) const fn process(&self) -> u64 {
+        self.counted.process
+    }
+
+    /// Takes over what the turnstile has counted.
+    pub(super) fn take_over(&mut self, count: Count) {
+        self.used += count.inside;
+        self.used -= self.counted.inside;
+        self.counted.inside = count.inside;
+        self.fence = count.fence;
+    }
+
+    /// What the turnstile is to go on from; `None` as long as more has to be known than that.
+    pub(super) fn count(&self) -> Option<Count> {
+        let only_counted = self.is_calm()
+            && self.holders.is_empty()
+            && self.counted.ghosts == 0
+            && !self.counted.closed;
+        only_counted.then_some(Count {
+            inside: self.counted.inside,
+            fence: self.fence,
+        })
+    }
+
+    /// A second process uses the place: its leases and those of the first have to be told apart.
+    pub(super) fn share(&mut self) {
+        self.counted.closed = true;
+    }
+
+    /// Whether nobody waits and nothing ends by itself: most changes find and leave it so.
+    pub(super) fn is_calm(&self) -> bool {
+        self.queue.is_empty() && self.ends.is_empty() && self.give_ups.is_empty()
+    }
+
     /// When the first end or limit is reached.
     pub(super) fn next_due(&self) -> Instant {
-        if self.ends.is_empty() && self.give_ups.is_empty() {
-            return Instant::FAR;
-        }
         let end = self.ends.first().map_or(Instant::FAR, |(end, _)| *end);
         let give_up = self.give_ups.first().map_or(Instant::FAR, |(at, _)| *at);
         end.min(give_up)
     }
 
     /// Holds at once, stands in the queue or is refused.
+    #[inline]
     pub(super) fn enter(
         &mut self,
         clock: &Clock,
@@ -124,8 +211,19 @@ impl Ledger {
         terms: &Terms,
     ) -> Entered {
         if self.queue.is_empty() && self.fits(terms) {
-            return Entered::Ended(Ok(self.hold(clock, Arc::clone(place), process, terms)));
+            let (slot, fence) = self.hold(clock, process, terms);
+            return Entered::Held { slot, fence };
         }
+        self.wait_or_refuse(clock, place, process, terms)
+    }
+
+    fn wait_or_refuse(
+        &mut self,
+        clock: &Clock,
+        place: &Arc<dyn Place>,
+        process: u64,
+        terms: &Terms,
+    ) -> Entered {
         let waiting = self.queue.len();
         let refused = match terms.wait {
             Wait::No => Some(RefusalKind::Busy),
@@ -134,7 +232,7 @@ impl Ledger {
         };
         if let Some(kind) = refused {
             let refusal = self.refusal(kind, waiting, terms, clock.now());
-            return Entered::Ended(Err(refusal.into()));
+            return Entered::Refused(Box::new(refusal.into()));
         }
         let give_up = match terms.wait {
             Wait::AtMost(wait) => clock.now().after(wait),
@@ -160,9 +258,17 @@ impl Ledger {
 
     /// Ends what is over, in order, and hands on what that frees.
     pub(super) fn settle(&mut self, clock: &Clock, out: bool, news: &mut News) {
+        if self.next_due() == Instant::FAR {
+            return;
+        }
         let now = clock.now();
         while self.next_due() <= now {
             match self.ends.first() {
+                #[cfg(feature = "test-util")]
+                Some(&(end, ALL_COUNTED)) if end <= now => {
+                    self.lose_counted(LostReason::Expired, false, news);
+                    self.hand_on(clock, out, news);
+                }
                 Some(&(end, slot)) if end <= now => {
                     self.lose(slot, LostReason::Expired, false, news);
                     self.hand_on(clock, out, news);
@@ -189,7 +295,8 @@ impl Ledger {
                 return;
             };
             self.give_ups.remove(&(waiter.give_up, ticket));
-            let lease = self.hold(clock, waiter.place, waiter.process, &waiter.terms);
+            let (slot, fence) = self.hold(clock, waiter.process, &waiter.terms);
+            let lease = lease(waiter.place, slot, fence);
             news.answer(waiter.answer, Ok(lease));
         }
     }
@@ -203,7 +310,10 @@ impl Ledger {
 
     /// Takes a holder off the books; false if it is not there any more.
     pub(super) fn release(&mut self, token: Token, news: &mut News) -> bool {
-        let (slot, _) = token.parts();
+        let (slot, fence) = token.parts();
+        if is_counted(token) {
+            return self.release_counted(fence, news);
+        }
         let held = self.holder(token).is_some();
         if held {
             self.remove(slot, true, news);
@@ -211,18 +321,56 @@ impl Ledger {
         held
     }
 
-    /// What is to be seen of a lease, if it is still held.
+    fn release_counted(&mut self, fence: u64, news: &mut News) -> bool {
+        if fence <= self.counted.ended_to {
+            self.counted.ghosts -= 1;
+            return false;
+        }
+        self.counted.inside -= 1;
+        self.used -= 1;
+        if let Some(process) = &self.counted.awaited_by {
+            news.ended(Arc::clone(process), true);
+        }
+        true
+    }
+
+    /// What is to be seen of a lease, if it is still held. One that was only counted is listed.
     pub(super) fn state(&mut self, clock: &Clock, token: Token) -> Option<Arc<LeaseState>> {
+        let (mut slot, fence) = token.parts();
+        if is_counted(token) {
+            slot = self.list(slot & !COUNTED, fence)?;
+        }
+        let token = Token::local(slot, fence);
         let holder = self.holder(token)?;
         let state = holder.state.get_or_insert_with(|| {
-            let fence = FencingToken::new(holder.fence);
+            let fence = FencingToken::new(fence);
             if holder.end == Instant::FAR {
-                LeaseState::renewed(clock.clone(), fence, holder.ttl)
+                LeaseState::renewed(clock.clone(), token, fence, holder.ttl.get())
             } else {
-                LeaseState::new(clock.clone(), fence, holder.end)
+                LeaseState::new(clock.clone(), token, fence, holder.end)
             }
         });
         Some(Arc::clone(state))
+    }
+
+    /// Lists a lease that was counted, if it is still held.
+    fn list(&mut self, ttl_ms: usize, fence: u64) -> Option<usize> {
+        if fence <= self.counted.ended_to {
+            return None;
+        }
+        self.counted.inside -= 1;
+        let ttl = Ttl::from_ms(u32::try_from(ttl_ms).unwrap_or(u32::MAX));
+        Some(self.holders.insert(Holder {
+            fence,
+            weight: 1,
+            process: self.counted.process,
+            end: Instant::FAR,
+            ttl,
+            #[cfg(feature = "test-util")]
+            last: Some(Instant::FAR),
+            state: None,
+            awaited_by: self.counted.awaited_by.clone(),
+        }))
     }
 
     /// The holder that a token names: once ended, its slot may have another.
@@ -239,6 +387,11 @@ impl Ledger {
             self.refuse(ticket, RefusalKind::ShuttingDown, now, news);
         }
         let mut count = 0;
+        if process.id() == self.counted.process {
+            self.counted.closed = true;
+            self.counted.awaited_by = Some(Arc::clone(process));
+            count += usize::try_from(self.counted.inside).unwrap_or(usize::MAX);
+        }
         for (_, holder) in &mut self.holders {
             if holder.process == process.id() {
                 holder.awaited_by = Some(Arc::clone(process));
@@ -252,6 +405,9 @@ impl Ledger {
     pub(super) fn end_all_of(&mut self, process: &Process, news: &mut News) {
         for slot in self.slots(|holder| holder.process == process.id()) {
             self.lose(slot, LostReason::ShutDown, true, news);
+        }
+        if process.id() == self.counted.process {
+            self.lose_counted(LostReason::ShutDown, true, news);
         }
     }
 
@@ -272,18 +428,22 @@ impl Ledger {
         self.used + u64::from(terms.weight) <= u64::from(terms.limit)
     }
 
-    fn hold(&mut self, clock: &Clock, place: Arc<dyn Place>, process: u64, terms: &Terms) -> Lease {
+    fn hold(&mut self, clock: &Clock, process: u64, terms: &Terms) -> (usize, u64) {
         self.fence += 1;
         self.used += u64::from(terms.weight);
-        let ttl = terms.ttl.get();
-        let longest = terms.mode.longest(ttl);
+        let counted = &mut self.counted;
+        if only_counts(terms) && process == counted.process && !counted.closed {
+            counted.inside += 1;
+            return (COUNTED | terms.ttl.as_ms() as usize, self.fence);
+        }
+        let longest = terms.mode.longest(terms.ttl.get());
         let end = longest.map_or(Instant::FAR, |longest| clock.now().after(longest));
         let slot = self.holders.insert(Holder {
             fence: self.fence,
             weight: terms.weight,
             process,
             end,
-            ttl,
+            ttl: terms.ttl,
             state: None,
             awaited_by: None,
             #[cfg(feature = "test-util")]
@@ -292,8 +452,7 @@ impl Ledger {
         if end != Instant::FAR {
             self.ends.insert((end, slot));
         }
-        let token = Token::local(slot, self.fence);
-        Lease::new(place, token, FencingToken::new(self.fence))
+        (slot, self.fence)
     }
 
     /// Ends a holder's lease against its owner's will.
@@ -314,6 +473,24 @@ impl Ledger {
         self.remove(slot, released, news);
     }
 
+    /// Ends all that are counted. Nobody has looked at them; whoever does finds that it has lost.
+    fn lose_counted(&mut self, reason: LostReason, released: bool, news: &mut News) {
+        let counted = &mut self.counted;
+        let count = std::mem::take(&mut counted.inside);
+        counted.ended_to = self.fence;
+        counted.ghosts += count;
+        self.used -= count;
+        for _ in 0..count {
+            crate::lease::log_loss(&self.gate, FencingToken::new(self.fence), reason);
+            if let Some(process) = &counted.awaited_by {
+                news.ended(Arc::clone(process), released);
+            }
+        }
+        #[cfg(feature = "test-util")]
+        self.ends.retain(|(_, slot)| *slot != ALL_COUNTED);
+    }
+
+    #[inline]
     fn remove(&mut self, slot: usize, released: bool, news: &mut News) {
         let holder = self.holders.remove(slot);
         self.used -= u64::from(holder.weight);
@@ -358,7 +535,8 @@ impl Ledger {
     fn refusal(&self, kind: RefusalKind, ahead: usize, terms: &Terms, now: Instant) -> Refusal {
         let first = self.ends.first().map(|(end, _)| end.since(now));
         // One that is renewed always has its TTL left, and all agree on that.
-        let renewed = (self.holders.len() > self.ends.len()).then(|| terms.ttl.get());
+        let renewed = (self.counted.inside > 0 || self.holders.len() > self.ends.len())
+            .then(|| terms.ttl.get());
         Refusal::new(kind)
             .with_retry_after(first.into_iter().chain(renewed).min())
             .with_position(Some(ahead as u64))
@@ -369,7 +547,7 @@ impl Ledger {
 #[cfg(feature = "test-util")]
 impl Ledger {
     pub(super) fn held(&self) -> usize {
-        self.holders.len()
+        self.holders.len() + usize::try_from(self.counted.inside).unwrap_or(usize::MAX)
     }
 
     pub(super) fn waiting(&self) -> usize {
@@ -378,15 +556,20 @@ impl Ledger {
 
     /// All leases are over; gives their number.
     pub(super) fn expire(&mut self, news: &mut News) -> usize {
-        let slots = self.slots(|_| true);
-        for slot in &slots {
-            self.lose(*slot, LostReason::Expired, false, news);
+        let count = self.held();
+        for slot in self.slots(|_| true) {
+            self.lose(slot, LostReason::Expired, false, news);
         }
-        slots.len()
+        self.lose_counted(LostReason::Expired, false, news);
+        count
     }
 
     /// Leases last for what is left of them, since no renewal comes through.
-    pub(super) fn stop_renewing(&mut self, now: Instant) {
+    pub(super) fn stop_renewing(&mut self, now: Instant, longest_ttl: Ttl) {
+        if self.counted.inside > 0 {
+            self.ends
+                .insert((now.after(longest_ttl.get()), ALL_COUNTED));
+        }
         for (slot, holder) in &mut self.holders {
             let Some(last) = holder.last else {
                 continue;
@@ -394,7 +577,7 @@ impl Ledger {
             let left = holder
                 .state
                 .as_ref()
-                .map_or(holder.ttl, |state| state.remaining());
+                .map_or(holder.ttl.get(), |state| state.remaining());
             self.ends.remove(&(holder.end, slot));
             holder.end = last.min(now.after(left));
             self.ends.insert((holder.end, slot));
@@ -406,6 +589,7 @@ impl Ledger {
 
     /// Renewals come through again.
     pub(super) fn renew_again(&mut self) {
+        self.ends.retain(|(_, slot)| *slot != ALL_COUNTED);
         for (slot, holder) in &mut self.holders {
             // One whose end was seen to pass stays lost.
             if let Some(last) = holder.last

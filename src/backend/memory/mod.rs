@@ -11,6 +11,7 @@ mod news;
 mod process;
 mod queue;
 mod sites;
+mod turnstile;
 
 use std::fmt;
 use std::sync::Arc;
@@ -23,7 +24,7 @@ use self::keeper::Keeper;
 use self::ledger::{Entered, unreachable};
 use self::process::Process;
 use self::sites::{Site, Sites};
-use super::{Acquire, Backend, Place, ReleaseAnswer, ShutdownReport, Terms};
+use super::{Acquire, Backend, Place, ReleaseAnswer, ShutdownReport, Terms, Waiting};
 use crate::error::{Refusal, RefusalKind};
 use crate::key::Resource;
 use crate::lease::{LeaseState, Release};
@@ -74,7 +75,7 @@ impl Memory {
         for site in self.sites.all() {
             site.change(self, |ledger, _| {
                 if out {
-                    ledger.stop_renewing(self.clock.now());
+                    ledger.stop_renewing(self.clock.now(), site.turnstile().longest_ttl());
                 } else {
                     ledger.renew_again();
                 }
@@ -111,7 +112,10 @@ impl MemoryBackend {
 impl Backend for MemoryBackend {
     fn place(&self, resource: Resource) -> Arc<dyn Place> {
         Arc::new(MemoryPlace {
-            site: self.memory.sites.join(resource.main(), &resource.gate),
+            site: self
+                .memory
+                .sites
+                .join(resource.main(), &resource.gate, self.process.id()),
             memory: Arc::clone(&self.memory),
             process: Arc::clone(&self.process),
         })
@@ -131,20 +135,32 @@ struct MemoryPlace {
 
 impl Place for MemoryPlace {
     fn acquire(&self, myself: &Arc<dyn Place>, terms: &Terms) -> Acquire {
+        if ledger::only_counts(terms)
+            && !self.process.is_closed()
+            && !self.memory.is_out()
+            && let Some(fence) = self.site.turnstile().enter(terms.limit, terms.ttl)
+        {
+            return Acquire::Ready(Ok(ledger::counted(Arc::clone(myself), terms.ttl, fence)));
+        }
         let entered = self.site.change(&self.memory, |ledger, _| {
             if self.process.is_closed() {
                 let refusal = Refusal::new(RefusalKind::ShuttingDown);
-                return Entered::Ended(Err(refusal.into()));
+                return Entered::Refused(Box::new(refusal.into()));
             }
             if self.memory.is_out() {
                 let error = unreachable("acquiring", self.site.gate());
-                return Entered::Ended(Err(error.into()));
+                return Entered::Refused(Box::new(error.into()));
             }
             ledger.enter(&self.memory.clock, myself, self.process.id(), terms)
         });
         match entered {
-            Entered::Ended(answer) => Acquire::ready(answer),
-            Entered::Queued { answer, ticket } => Acquire::new(answer, Arc::clone(myself), ticket),
+            Entered::Held { slot, fence } => {
+                Acquire::Ready(Ok(ledger::lease(Arc::clone(myself), slot, fence)))
+            }
+            Entered::Queued { answer, ticket } => {
+                Acquire::Waiting(Waiting::new(answer, Arc::clone(myself), ticket))
+            }
+            Entered::Refused(error) => Acquire::Ready(Err(*error)),
         }
     }
 
@@ -155,9 +171,10 @@ impl Place for MemoryPlace {
 
     fn release(&self, token: Token, answer: Option<oneshot::Sender<ReleaseAnswer>>) {
         // What is due is settled first, so what is found has not run out.
-        let found = self
-            .site
-            .change(&self.memory, |ledger, news| ledger.release(token, news));
+        let found = ledger::is_counted(token) && self.site.turnstile().leave()
+            || self
+                .site
+                .change(&self.memory, |ledger, news| ledger.release(token, news));
         let Some(answer) = answer else { return };
         let _ = answer.send(match found {
             _ if self.memory.is_out() => Err(unreachable("releasing", self.site.gate())),
@@ -170,7 +187,7 @@ impl Place for MemoryPlace {
         let state = self.site.change(&self.memory, |ledger, _| {
             ledger.state(&self.memory.clock, token)
         });
-        state.unwrap_or_else(|| LeaseState::over(fence, self.process.why_lost()))
+        state.unwrap_or_else(|| LeaseState::over(token, fence, self.process.why_lost()))
     }
 }
 

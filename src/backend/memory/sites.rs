@@ -16,6 +16,7 @@ use super::Memory;
 use super::ledger::Ledger;
 use super::news::News;
 use super::process::Process;
+use super::turnstile::Turnstile;
 use crate::time::Instant;
 
 /// More than threads that are likely to be at work at once.
@@ -30,6 +31,7 @@ pub(super) struct Site {
     name: Arc<str>,
     gate: Arc<str>,
     shard: usize,
+    turnstile: Turnstile,
     ledger: Mutex<Ledger>,
 }
 
@@ -39,46 +41,76 @@ impl Site {
         &self.gate
     }
 
+    pub(super) const fn turnstile(&self) -> &Turnstile {
+        &self.turnstile
+    }
+
+    /// Locks the ledger, which knows all from here on.
     fn ledger(&self) -> MutexGuard<'_, Ledger> {
-        self.ledger.lock().unwrap_or_else(PoisonError::into_inner)
+        let mut ledger = self.ledger.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(count) = self.turnstile.close() {
+            ledger.take_over(count);
+        }
+        ledger
     }
 
     /// Changes the ledger: first what is due is settled, then it is changed, then what that frees
     /// is handed on; and when the lock is free, those whom it concerns are told.
+    #[inline]
     pub(super) fn change<T>(
         self: &Arc<Self>,
         memory: &Arc<Memory>,
         change: impl FnOnce(&mut Ledger, &mut News) -> T,
     ) -> T {
         let mut news = News::default();
-        let outcome = {
-            let mut ledger = self.ledger();
-            let out = memory.is_out();
-            if ledger.next_due() != Instant::FAR {
-                ledger.settle(&memory.clock, out, &mut news);
-            }
-            let outcome = change(&mut ledger, &mut news);
-            ledger.hand_on(&memory.clock, memory.is_out(), &mut news);
-            self.set_alarm(memory, &mut ledger);
-            outcome
-        };
+        let mut ledger = self.ledger();
+        if !ledger.is_calm() {
+            ledger.settle(&memory.clock, memory.is_out(), &mut news);
+        }
+        let outcome = change(&mut ledger, &mut news);
+        if !ledger.is_calm() || ledger.alarm != Instant::FAR {
+            self.follow_up(memory, &mut ledger, &mut news);
+        }
+        if let Some(count) = ledger.count() {
+            self.turnstile.open(count);
+        }
+        drop(ledger);
         if !news.is_empty() {
             news.deliver();
         }
         outcome
     }
 
+    /// Hands on what a change has freed, and sees to it that somebody looks in again.
+    fn follow_up(self: &Arc<Self>, memory: &Arc<Memory>, ledger: &mut Ledger, news: &mut News) {
+        ledger.hand_on(&memory.clock, memory.is_out(), news);
+        self.set_alarm(memory, ledger);
+    }
+
     /// Has somebody look in when the next thing is due. An alarm that is too early is left: it finds
     /// nothing due and is set again, which is cheaper than to move it with each change.
     fn set_alarm(self: &Arc<Self>, memory: &Arc<Memory>, ledger: &mut Ledger) {
         let next = ledger.next_due();
-        let needless = next == Instant::FAR && ledger.alarm != Instant::FAR;
-        if next < ledger.alarm || needless {
+        if next == ledger.alarm {
+            return;
+        }
+        if next < ledger.alarm || next == Instant::FAR {
             let before = std::mem::replace(&mut ledger.alarm, next);
             let alarm = Alarm::Site(Arc::clone(self));
             memory
                 .sites
                 .move_alarm(memory, self.shard, self.id, before, next, alarm);
+        }
+    }
+
+    /// One more place of a process refers to it.
+    fn used_by(&self, process: u64) {
+        let mut ledger = self.ledger();
+        if ledger.process() != process {
+            ledger.share();
+        }
+        if let Some(count) = ledger.count() {
+            self.turnstile.open(count);
         }
     }
 
@@ -158,24 +190,25 @@ impl Sites {
     }
 
     /// The site of this name, for one more place to refer to.
-    pub(super) fn join(&self, name: &str, gate: &Arc<str>) -> Arc<Site> {
+    pub(super) fn join(&self, name: &str, gate: &Arc<str>, process: u64) -> Arc<Site> {
         // Not truncated: the remainder is below 64.
         let shard = (self.hasher.hash_one(name) % SHARDS as u64) as usize;
         let mut names = self.shards[shard].names();
         if let Some(listed) = names.sites.get_mut(name) {
             listed.places += 1;
-            return Arc::clone(&listed.site);
+            let site = Arc::clone(&listed.site);
+            site.used_by(process);
+            return site;
         }
+        let fence = names.fence.max(wall_clock_us());
         let name: Arc<str> = name.into();
         let site = Arc::new(Site {
             id: self.next_id(),
             name: Arc::clone(&name),
             gate: Arc::clone(gate),
             shard,
-            ledger: Mutex::new(Ledger::new(
-                Arc::clone(gate),
-                names.fence.max(wall_clock_us()),
-            )),
+            turnstile: Turnstile::new(fence),
+            ledger: Mutex::new(Ledger::new(Arc::clone(gate), fence, process)),
         });
         let listed = Listed {
             site: Arc::clone(&site),

@@ -26,7 +26,7 @@ use self::call::Request;
 use self::core::{Command, Core};
 use self::driver::Driver;
 pub(crate) use self::link::Origin;
-use super::{Acquire, Backend, Place, ReleaseAnswer, ShutdownReport, Terms, thread};
+use super::{Acquire, Backend, Place, ReleaseAnswer, ShutdownReport, Terms, Waiting, thread};
 use crate::error::{BackendError, BackendErrorKind, ConfigError};
 use crate::key::{Prefix, Resource};
 use crate::token::{Instance, Token};
@@ -146,7 +146,7 @@ impl Place for ServerPlace {
         let Ok(token) = Token::draw() else {
             let text = "the system gives no random numbers, so no token can be drawn";
             let error = BackendError::new(BackendErrorKind::Refused, text, None);
-            return Acquire::ready(Err(error.into()));
+            return Acquire::Ready(Err(error.into()));
         };
         let (sender, answer) = oneshot::channel();
         self.tell(Command::Acquire {
@@ -158,7 +158,7 @@ impl Place for ServerPlace {
             place: Arc::clone(myself),
             answer: sender,
         });
-        Acquire::new(answer, Arc::clone(myself), token)
+        Acquire::Waiting(Waiting::new(answer, Arc::clone(myself), token))
     }
 
     fn cancel(&self, token: Token) {

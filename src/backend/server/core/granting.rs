@@ -141,8 +141,6 @@ impl Core {
             whole,
         );
         // A caller that has gone meanwhile drops the lease right here, which queues its release.
-        let _ = waiter
-            .answer
-            .send(Ok(Lease::shared(waiter.place, token, state)));
+        let _ = waiter.answer.send(Ok(Lease::shared(waiter.place, state)));
     }
 }

@@ -126,7 +126,7 @@ impl Core {
     ) -> Arc<LeaseState> {
         let mut holder = Holder {
             request: request.clone(),
-            lease: LeaseState::new(Clock::System, fence, Instant::from_nanos(0)),
+            lease: LeaseState::new(Clock::System, token, fence, Instant::from_nanos(0)),
             open,
             granted: now,
             renewed: now,
