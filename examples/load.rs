@@ -1,6 +1,7 @@
 //! Drives any number of `server` examples at once, and says whether they kept their gates together.
 //!
-//! Start servers as the `server` example tells, then:
+//! Start servers as the `server` example tells. Several need one `REDIS_URL`: without, they do not
+//! know of each other. Then:
 //!
 //! ```sh
 //! cargo run --release --example load -- http://127.0.0.1:3000 http://127.0.0.1:3001

@@ -1,18 +1,15 @@
-//! A server whose routes are gated over all its instances: start several on one Redis, and drive
-//! them with `load`.
-//!
-//! Run it, once per instance:
+//! A server whose routes are gated: in its own memory, or with `REDIS_URL` over all its instances.
+//! Drive it with `load`.
 //!
 //! ```sh
-//! PORT=3000 cargo run --release --example server
-//! PORT=3001 cargo run --release --example server
+//! cargo run --release --example server
 //! ```
 //!
-//! Each prints `listening on http://127.0.0.1:PORT` when it is ready. Then ask:
+//! It prints `listening on http://127.0.0.1:PORT` when it is ready. Then ask:
 //!
 //! ```sh
 //! curl 'http://127.0.0.1:3000/reports?ms=500'
-//! curl 'http://127.0.0.1:3001/stream?ms=500'
+//! curl 'http://127.0.0.1:3000/stream?ms=500'
 //! curl -X POST 'http://127.0.0.1:3000/accounts/4711/withdraw?ms=500'
 //! curl 'http://127.0.0.1:3000/healthz'
 //! ```
@@ -25,16 +22,26 @@
 //!  "fencing_token":1795999999999000}
 //! ```
 //!
-//! With more than `CAP` requests at work, over all instances, the next ones wait their turn, and
-//! are refused with 503 and `Retry-After` when it does not come in time. Withdrawals from one
-//! account run one at a time. Stop an instance with Ctrl-C or SIGTERM: it finishes what it has
-//! begun. Kill one that holds: the others go on when `TTL_MS` is over.
+//! With more than `CAP` requests at work, the next ones wait their turn, and are refused with 503
+//! and `Retry-After` when it does not come in time. Withdrawals from one account run one at a time.
+//! Stop it with Ctrl-C or SIGTERM: it finishes what it has begun.
+//!
+//! Several instances share their gates through a Redis or Valkey server that all of them name, each
+//! in a terminal of its own:
+//!
+//! ```sh
+//! redis-server --port 6380 --save ''
+//! REDIS_URL=redis://127.0.0.1:6380/ PORT=3000 cargo run --release --example server
+//! REDIS_URL=redis://127.0.0.1:6380/ PORT=3001 cargo run --release --example server
+//! ```
+//!
+//! `CAP` then counts over all of them. Kill one that holds: the others go on when `TTL_MS` is over.
 //!
 //! | variable | meaning | default |
 //! | --- | --- | --- |
-//! | `REDIS_URL` | the server that all instances share | `redis://127.0.0.1/` |
+//! | `REDIS_URL` | the server that all instances share; set but empty is an error | none: in memory |
 //! | `PORT` | where to listen; 0 picks a free port | 3000 |
-//! | `CAP` | how many reports, and how many streams, at once over all instances | 4 |
+//! | `CAP` | how many reports, and how many streams, may be at work at once | 4 |
 //! | `MAX_WAIT_MS` | how long a request waits for its turn; 0: not at all | 2000 |
 //! | `TTL_MS` | how long the leases of an instance that died stay | 10000 |
 
@@ -47,13 +54,13 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use axum::body::{Body, Bytes};
 use axum::extract::{FromRequestParts, Query, RawPathParams, Request};
-use axum::http::header::CONTENT_TYPE;
+use axum::http::header::{CONTENT_TYPE, HeaderName};
 use axum::http::request::Parts;
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::serve::ListenerExt;
-use axum::{Extension, Json, Router};
+use axum::{Extension, Router};
 use futures_util::{FutureExt, stream};
 use portcullis::layer::{KeyError, MakeKey, NotHeld};
 use portcullis::{ConcurrencyLimitLayer, Held, Key, MutexLayer, Portcullis};
@@ -72,6 +79,8 @@ const GRACE: Duration = Duration::from_secs(30);
 /// How long after the HTTP server has ended kept leases may live on.
 const SHUTDOWN: Duration = Duration::from_secs(5);
 
+const JSON: [(HeaderName, &str); 1] = [(CONTENT_TYPE, "application/json")];
+
 type BoxError = Box<dyn Error + Send + Sync>;
 
 #[tokio::main]
@@ -79,8 +88,7 @@ async fn main() -> Result<(), BoxError> {
     tracing_subscriber::fmt()
         .with_writer(std::io::stderr)
         .init();
-    let url: String = setting("REDIS_URL", "redis://127.0.0.1/".to_owned())?;
-    let gates = Portcullis::builder().url(url).build()?;
+    let gates = gates()?;
     let app = app(&gates)?;
 
     let listener = TcpListener::bind(("127.0.0.1", setting("PORT", 3000)?)).await?;
@@ -113,6 +121,18 @@ async fn main() -> Result<(), BoxError> {
     Ok(())
 }
 
+fn gates() -> Result<Portcullis, BoxError> {
+    let Some(url) = given::<String>("REDIS_URL")? else {
+        eprintln!(
+            "no REDIS_URL: the gates are in this process' memory; set it to share them with other instances"
+        );
+        return Ok(Portcullis::in_memory());
+    };
+    // An empty one is refused like any that is no address: who sets it wants to share.
+    let gates = Portcullis::builder().url(url).build();
+    gates.map_err(|error| format!("REDIS_URL: {error}").into())
+}
+
 fn app(gates: &Portcullis) -> Result<Router, BoxError> {
     let cap = setting("CAP", 4)?;
     let ttl = Duration::from_millis(setting("TTL_MS", 10_000)?);
@@ -142,11 +162,19 @@ fn setting<T: FromStr<Err: Error + Send + Sync + 'static>>(
     name: &str,
     default: T,
 ) -> Result<T, BoxError> {
+    Ok(given(name)?.unwrap_or(default))
+}
+
+/// Reads `name` from the environment; `None` if it is not set.
+fn given<T: FromStr<Err: Error + Send + Sync + 'static>>(
+    name: &str,
+) -> Result<Option<T>, BoxError> {
     match env::var(name) {
-        Ok(text) => text
-            .parse()
-            .map_err(|error| format!("{name}: {error}").into()),
-        Err(env::VarError::NotPresent) => Ok(default),
+        Ok(text) => match text.parse() {
+            Ok(value) => Ok(Some(value)),
+            Err(error) => Err(format!("{name}: {error}").into()),
+        },
+        Err(env::VarError::NotPresent) => Ok(None),
         Err(error) => Err(format!("{name}: {error}").into()),
     }
 }
@@ -230,10 +258,12 @@ impl Answer {
         })
     }
 
-    /// To be called last.
-    fn end(mut self) -> Self {
+    /// To be called last: one line, so that answers to several `curl`s do not run together.
+    fn end(mut self) -> Bytes {
         self.held_to_us = wall_clock_us();
-        self
+        let mut line = serde_json::to_vec(&self).unwrap_or_default();
+        line.push(b'\n');
+        line.into()
     }
 }
 
@@ -248,10 +278,10 @@ async fn report(
     Extension(arrival): Extension<Arrival>,
     held: Held,
     Query(work): Query<Work>,
-) -> Result<Json<Answer>, NotHeld> {
+) -> Result<impl IntoResponse, NotHeld> {
     let answer = Answer::begin(arrival, &held, "reports")?;
     sleep(work.time()).await;
-    Ok(Json(answer.end()))
+    Ok((JSON, answer.end()))
 }
 
 /// Holds until the last piece of its body: white space every 100 ms, then the answer, so that all
@@ -260,7 +290,7 @@ async fn stream(
     Extension(arrival): Extension<Arrival>,
     held: Held,
     Query(work): Query<Work>,
-) -> Result<Response, NotHeld> {
+) -> Result<impl IntoResponse, NotHeld> {
     let answer = Answer::begin(arrival, &held, "stream")?;
     let end = Instant::now() + work.time();
     let pieces = stream::unfold(Some(answer), move |state| async move {
@@ -270,14 +300,9 @@ async fn stream(
         if left > PIECE {
             return Some((Ok::<_, Infallible>(Bytes::from_static(b"\n")), Some(answer)));
         }
-        let last = serde_json::to_vec(&answer.end()).unwrap_or_default();
-        Some((Ok(last.into()), None))
+        Some((Ok(answer.end()), None))
     });
-    Ok((
-        [(CONTENT_TYPE, "application/json")],
-        Body::from_stream(pieces),
-    )
-        .into_response())
+    Ok((JSON, Body::from_stream(pieces)))
 }
 
 /// A real one would send the fencing token along with its write, for the store to refuse smaller
@@ -286,8 +311,8 @@ async fn withdraw(
     Extension(arrival): Extension<Arrival>,
     held: Held,
     Query(work): Query<Work>,
-) -> Result<Json<Answer>, NotHeld> {
+) -> Result<impl IntoResponse, NotHeld> {
     let answer = Answer::begin(arrival, &held, "withdraw")?;
     sleep(work.time()).await;
-    Ok(Json(answer.end()))
+    Ok((JSON, answer.end()))
 }
