@@ -176,15 +176,30 @@ fn base36(mut number: u32) -> String {
 /// A).
 fn crc16(bytes: &[u8]) -> u16 {
     bytes.iter().fold(0, |crc: u16, &byte| {
-        (0..8).fold(crc ^ u16::from(byte) << 8, |crc, _| {
-            if crc & 0x8000 == 0 {
+        crc << 8 ^ CRC16[usize::from(crc >> 8 ^ u16::from(byte))]
+    })
+}
+
+/// What each byte adds: each request with a key of its own needs it.
+static CRC16: [u16; 256] = {
+    let mut table = [0; 256];
+    let mut byte = 0;
+    while byte < 256 {
+        let mut crc = (byte as u16) << 8;
+        let mut bit = 0;
+        while bit < 8 {
+            crc = if crc & 0x8000 == 0 {
                 crc << 1
             } else {
                 crc << 1 ^ 0x1021
-            }
-        })
-    })
-}
+            };
+            bit += 1;
+        }
+        table[byte] = crc;
+        byte += 1;
+    }
+    table
+};
 
 /// Escapes what is not a plain character, and shortens what is longer than `max`. Injective up to
 /// collisions of 160 bits of SHA-256: `~` only ever stands in front of a digest.

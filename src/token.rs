@@ -88,13 +88,13 @@ impl Token {
     }
 
     /// A token that only its own backend ever sees, and so need not be hard to guess.
-    pub(crate) const fn local(slot: usize, serial: u64) -> Self {
-        Self([slot as u64, serial])
+    pub(crate) const fn local(slot: u64, serial: u64) -> Self {
+        Self([slot, serial])
     }
 
     /// What a [`local`](Self::local) one was made of.
-    pub(crate) const fn parts(self) -> (usize, u64) {
-        (self.0[0] as usize, self.0[1])
+    pub(crate) const fn parts(self) -> (u64, u64) {
+        (self.0[0], self.0[1])
     }
 
     #[cfg(test)]

@@ -4,8 +4,8 @@
 //!
 //! 1. The status leaves `HELD` once, and never comes back: a lost or finished lease can't be
 //!    revived by a late answer.
-//! 2. The deadline only grows. A lease that its backend renews without being asked has none; if the
-//!    backend stops to, it gets the one that [`remaining`](LeaseState::remaining) told all along.
+//! 2. The deadline only grows. It may lie further off than what [`remaining`](LeaseState::remaining)
+//!    told, and then it can be set back to that.
 //! 3. Past the deadline the lease is not held, whatever the status still says; and once somebody
 //!    has seen that it passed, it can't be moved any more: an answer that the background thread
 //!    took up in time may be applied late.
@@ -63,19 +63,22 @@ impl LeaseState {
         Self::with(clock, token, fence, deadline, None, HELD)
     }
 
-    /// A lease that holds until it is ended: its place lies in this process, so nothing can keep
-    /// the two from each other.
+    /// A lease that needs no renewal: its place lies in this process, so nothing can keep the two
+    /// from each other. It lasts until `deadline`, `FAR` for no end, and says of itself what one
+    /// that is renewed would.
     pub(crate) fn renewed(
         clock: Clock,
         token: Token,
         fence: FencingToken,
         ttl: Duration,
+        deadline: Instant,
     ) -> Arc<Self> {
         let renewal = Renewal {
             ttl,
             since: clock.now(),
         };
-        Self::with(clock, token, fence, RENEWED, Some(renewal), HELD)
+        let deadline = deadline.as_nanos().min(RENEWED);
+        Self::with(clock, token, fence, deadline, Some(renewal), HELD)
     }
 
     /// A lease that was lost before anybody asked for it.
@@ -166,9 +169,10 @@ impl LeaseState {
             return Duration::ZERO;
         }
         let now = self.clock.now();
+        let left = self.deadline().since(now);
         match self.renewal {
-            Some(renewal) if self.deadline.load(Ordering::Acquire) == RENEWED => renewal.left(now),
-            _ => self.deadline().since(now),
+            Some(renewal) => left.min(renewal.left(now)),
+            None => left,
         }
     }
 

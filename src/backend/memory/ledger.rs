@@ -31,7 +31,7 @@ use crate::token::{FencingToken, Token};
 const ROOMY: usize = 64;
 
 /// Set in the slot that a counted lease's token names; the rest is its TTL in ms.
-const COUNTED: usize = 1 << 32;
+const COUNTED: u64 = 1 << 32;
 /// Stands in `ends` for all that are counted.
 #[cfg(feature = "test-util")]
 const ALL_COUNTED: usize = usize::MAX;
@@ -75,9 +75,10 @@ struct Holder {
     /// When its time is over, `FAR` if it is renewed until it is released.
     end: Instant,
     ttl: Ttl,
-    /// What `end` is while it is renewed; `None` if it never is.
+    renewed: bool,
+    /// What `end` is while its renewals come through.
     #[cfg(feature = "test-util")]
-    last: Option<Instant>,
+    last: Instant,
     /// What others see of it, if somebody has asked.
     state: Option<Arc<LeaseState>>,
     /// Its process is shutting down, and waits for its end.
@@ -107,7 +108,7 @@ pub(super) fn only_counts(terms: &Terms) -> bool {
 
 /// What the owner of a counted lease gets.
 pub(super) fn counted(place: Arc<dyn Place>, ttl: Ttl, fence: u64) -> Lease {
-    lease(place, COUNTED | ttl.as_ms() as usize, fence)
+    lease(place, COUNTED | u64::from(ttl.as_ms()), fence)
 }
 
 pub(super) fn is_counted(token: Token) -> bool {
@@ -115,14 +116,14 @@ pub(super) fn is_counted(token: Token) -> bool {
 }
 
 /// What its owner gets of a holder.
-pub(super) fn lease(place: Arc<dyn Place>, slot: usize, fence: u64) -> Lease {
+pub(super) fn lease(place: Arc<dyn Place>, slot: u64, fence: u64) -> Lease {
     Lease::new(place, Token::local(slot, fence), FencingToken::new(fence))
 }
 
 /// How an acquire begins. What it holds is made into a lease outside of the lock.
 pub(super) enum Entered {
     Held {
-        slot: usize,
+        slot: u64,
         fence: u64,
     },
     Queued {
@@ -316,7 +317,7 @@ impl Ledger {
         }
         let held = self.holder(token).is_some();
         if held {
-            self.remove(slot, true, news);
+            self.remove(slot as usize, true, news);
         }
         held
     }
@@ -343,40 +344,49 @@ impl Ledger {
         let token = Token::local(slot, fence);
         let holder = self.holder(token)?;
         let state = holder.state.get_or_insert_with(|| {
-            let fence = FencingToken::new(fence);
-            if holder.end == Instant::FAR {
-                LeaseState::renewed(clock.clone(), token, fence, holder.ttl.get())
+            let (clock, fence) = (clock.clone(), FencingToken::new(fence));
+            if holder.renewed {
+                LeaseState::renewed(clock, token, fence, holder.ttl.get(), holder.end)
             } else {
-                LeaseState::new(clock.clone(), token, fence, holder.end)
+                LeaseState::new(clock, token, fence, holder.end)
             }
         });
         Some(Arc::clone(state))
     }
 
     /// Lists a lease that was counted, if it is still held.
-    fn list(&mut self, ttl_ms: usize, fence: u64) -> Option<usize> {
+    fn list(&mut self, ttl_ms: u64, fence: u64) -> Option<u64> {
         if fence <= self.counted.ended_to {
             return None;
         }
         self.counted.inside -= 1;
         let ttl = Ttl::from_ms(u32::try_from(ttl_ms).unwrap_or(u32::MAX));
-        Some(self.holders.insert(Holder {
+        let slot = self.holders.insert(Holder {
             fence,
             weight: 1,
             process: self.counted.process,
             end: Instant::FAR,
             ttl,
+            renewed: true,
             #[cfg(feature = "test-util")]
-            last: Some(Instant::FAR),
+            last: Instant::FAR,
             state: None,
             awaited_by: self.counted.awaited_by.clone(),
-        }))
+        });
+        #[cfg(feature = "test-util")]
+        if let Some((end, _)) = self.ends.iter().find(|(_, slot)| *slot == ALL_COUNTED) {
+            // It takes its part of the outage along.
+            let end = *end;
+            self.holders[slot].end = end;
+            self.ends.insert((end, slot));
+        }
+        Some(slot as u64)
     }
 
     /// The holder that a token names: once ended, its slot may have another.
     fn holder(&mut self, token: Token) -> Option<&mut Holder> {
         let (slot, fence) = token.parts();
-        let holder = self.holders.get_mut(slot);
+        let holder = self.holders.get_mut(usize::try_from(slot).ok()?);
         holder.filter(|holder| holder.fence == fence)
     }
 
@@ -428,13 +438,13 @@ impl Ledger {
         self.used + u64::from(terms.weight) <= u64::from(terms.limit)
     }
 
-    fn hold(&mut self, clock: &Clock, process: u64, terms: &Terms) -> (usize, u64) {
+    fn hold(&mut self, clock: &Clock, process: u64, terms: &Terms) -> (u64, u64) {
         self.fence += 1;
         self.used += u64::from(terms.weight);
         let counted = &mut self.counted;
         if only_counts(terms) && process == counted.process && !counted.closed {
             counted.inside += 1;
-            return (COUNTED | terms.ttl.as_ms() as usize, self.fence);
+            return (COUNTED | u64::from(terms.ttl.as_ms()), self.fence);
         }
         let longest = terms.mode.longest(terms.ttl.get());
         let end = longest.map_or(Instant::FAR, |longest| clock.now().after(longest));
@@ -444,15 +454,16 @@ impl Ledger {
             process,
             end,
             ttl: terms.ttl,
+            renewed: terms.mode != LeaseMode::Fixed,
             state: None,
             awaited_by: None,
             #[cfg(feature = "test-util")]
-            last: (terms.mode != LeaseMode::Fixed).then_some(end),
+            last: end,
         });
         if end != Instant::FAR {
             self.ends.insert((end, slot));
         }
-        (slot, self.fence)
+        (slot as u64, self.fence)
     }
 
     /// Ends a holder's lease against its owner's will.
@@ -571,15 +582,15 @@ impl Ledger {
                 .insert((now.after(longest_ttl.get()), ALL_COUNTED));
         }
         for (slot, holder) in &mut self.holders {
-            let Some(last) = holder.last else {
+            if !holder.renewed {
                 continue;
+            }
+            let left = match &holder.state {
+                Some(state) => state.remaining(),
+                None => holder.ttl.get(),
             };
-            let left = holder
-                .state
-                .as_ref()
-                .map_or(holder.ttl.get(), |state| state.remaining());
             self.ends.remove(&(holder.end, slot));
-            holder.end = last.min(now.after(left));
+            holder.end = holder.last.min(now.after(left));
             self.ends.insert((holder.end, slot));
             if let Some(state) = &holder.state {
                 state.shorten(holder.end);
@@ -592,14 +603,14 @@ impl Ledger {
         self.ends.retain(|(_, slot)| *slot != ALL_COUNTED);
         for (slot, holder) in &mut self.holders {
             // One whose end was seen to pass stays lost.
-            if let Some(last) = holder.last
+            if holder.renewed
                 && holder
                     .state
                     .as_ref()
-                    .is_none_or(|state| state.prolong(last))
+                    .is_none_or(|state| state.prolong(holder.last))
             {
                 self.ends.remove(&(holder.end, slot));
-                holder.end = last;
+                holder.end = holder.last;
                 if holder.end != Instant::FAR {
                     self.ends.insert((holder.end, slot));
                 }

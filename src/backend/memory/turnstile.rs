@@ -107,7 +107,7 @@ impl Turnstile {
     pub(super) fn open(&self, count: Count) {
         let ever = count.fence - self.fence;
         if count.inside <= MOST_INSIDE && ever <= EVER {
-            let word = count.inside * INSIDE | ever;
+            let word = (count.inside * INSIDE) | ever;
             self.word.store(word, Ordering::Release);
         }
     }
