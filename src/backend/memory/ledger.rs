@@ -11,7 +11,7 @@
 //! 3. After each change the head of the queue does not fit, unless the backend is out.
 //! 4. Each holder with an end and each waiter with a limit stands once in `ends` or `give_ups`.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
 use slab::Slab;
@@ -23,7 +23,7 @@ use super::queue::Queue;
 use super::turnstile::Count;
 use crate::backend::{Place, Terms, Wait};
 use crate::error::{BackendError, BackendErrorKind, LockError, Refusal, RefusalKind};
-use crate::lease::{Lease, LeaseMode, LeaseState, LostReason};
+use crate::lease::{Lease, LeaseMode, LeaseState, LostReason, log_loss};
 use crate::time::{Clock, Instant, Ttl};
 use crate::token::{FencingToken, Token};
 
@@ -44,6 +44,11 @@ pub(super) struct Ledger {
     used: u64,
     counted: Counted,
     holders: Slab<Holder>,
+    /// Why listed leases were lost that nobody had looked at; until their owners know.
+    lost: HashMap<u64, LostReason>,
+    /// Since when no renewals come through.
+    #[cfg(feature = "test-util")]
+    out_since: Option<Instant>,
     queue: Queue<Waiter>,
     ends: BTreeSet<(Instant, usize)>,
     give_ups: BTreeSet<(Instant, u64)>,
@@ -56,14 +61,27 @@ struct Counted {
     /// The process they all belong to.
     process: u64,
     inside: u64,
-    /// Those up to this fence were ended, and
-    ended_to: u64,
-    /// so many of them were not given back yet.
+    /// Those up to these fences were lost, and why,
+    lost: Vec<(u64, LostReason)>,
+    /// and so many of their owners do not know that yet.
     ghosts: u64,
     /// Whether no more come: others use the place too, or the process is shutting down.
     closed: bool,
     /// The process is shutting down, and waits for their end.
     awaited_by: Option<Arc<Process>>,
+}
+
+impl Counted {
+    /// Why one was lost, if it was; to be asked once for each.
+    fn take_lost(&mut self, fence: u64) -> Option<LostReason> {
+        let lost = self.lost.iter().find(|(last, _)| fence <= *last);
+        let (_, reason) = *lost?;
+        self.ghosts -= 1;
+        if self.ghosts == 0 {
+            self.lost = Vec::new();
+        }
+        Some(reason)
+    }
 }
 
 #[derive(Debug)]
@@ -143,12 +161,15 @@ impl Ledger {
             counted: Counted {
                 process,
                 inside: 0,
-                ended_to: 0,
+                lost: Vec::new(),
                 ghosts: 0,
                 closed: false,
                 awaited_by: None,
             },
             holders: Slab::new(),
+            lost: HashMap::new(),
+            #[cfg(feature = "test-util")]
+            out_since: None,
             queue: Queue::default(),
             ends: BTreeSet::new(),
             give_ups: BTreeSet::new(),
@@ -264,25 +285,28 @@ impl Ledger {
         }
         let now = clock.now();
         while self.next_due() <= now {
-            match self.ends.first() {
-                #[cfg(feature = "test-util")]
-                Some(&(end, ALL_COUNTED)) if end <= now => {
-                    self.lose_counted(LostReason::Expired, false, news);
-                    self.hand_on(clock, out, news);
+            // At the same instant an end comes first: its permits are free for who waits till then.
+            let end = self.ends.first().copied();
+            let give_up = self.give_ups.first().copied();
+            match (end, give_up) {
+                (Some((end, slot)), limit) if limit.is_none_or(|(limit, _)| end <= limit) => {
+                    self.run_out(slot, news);
                 }
-                Some(&(end, slot)) if end <= now => {
-                    self.lose(slot, LostReason::Expired, false, news);
-                    self.hand_on(clock, out, news);
-                }
-                _ => {
-                    let Some((_, ticket)) = self.give_ups.first().copied() else {
-                        return;
-                    };
-                    self.give_up(ticket, now, out, news);
-                    self.hand_on(clock, out, news);
-                }
+                (_, Some((_, ticket))) => self.give_up(ticket, now, out, news),
+                (_, None) => return,
             }
+            self.hand_on(clock, out, news);
         }
+    }
+
+    /// A lease has reached its end.
+    fn run_out(&mut self, slot: usize, news: &mut News) {
+        #[cfg(feature = "test-util")]
+        if slot == ALL_COUNTED {
+            self.lose_counted(LostReason::Expired, false, news);
+            return;
+        }
+        self.lose(slot, LostReason::Expired, false, news);
     }
 
     /// Serves waiters from the head of the queue while they fit: strictly in order, so a large
@@ -318,13 +342,14 @@ impl Ledger {
         let held = self.holder(token).is_some();
         if held {
             self.remove(slot as usize, true, news);
+        } else {
+            self.lost.remove(&fence);
         }
         held
     }
 
     fn release_counted(&mut self, fence: u64, news: &mut News) -> bool {
-        if fence <= self.counted.ended_to {
-            self.counted.ghosts -= 1;
+        if self.counted.take_lost(fence).is_some() {
             return false;
         }
         self.counted.inside -= 1;
@@ -335,14 +360,21 @@ impl Ledger {
         true
     }
 
-    /// What is to be seen of a lease, if it is still held. One that was only counted is listed.
-    pub(super) fn state(&mut self, clock: &Clock, token: Token) -> Option<Arc<LeaseState>> {
+    /// What is to be seen of a lease, or why it was lost: who is told so does not give it back. One
+    /// that was only counted is listed.
+    pub(super) fn state(
+        &mut self,
+        clock: &Clock,
+        token: Token,
+    ) -> Result<Arc<LeaseState>, LostReason> {
         let (mut slot, fence) = token.parts();
         if is_counted(token) {
             slot = self.list(slot & !COUNTED, fence)?;
         }
         let token = Token::local(slot, fence);
-        let holder = self.holder(token)?;
+        let reason = self.lost.remove(&fence);
+        let holder = self.holder(token);
+        let holder = holder.ok_or_else(|| reason.unwrap_or(LostReason::Expired))?;
         let state = holder.state.get_or_insert_with(|| {
             let (clock, fence) = (clock.clone(), FencingToken::new(fence));
             if holder.renewed {
@@ -351,21 +383,27 @@ impl Ledger {
                 LeaseState::new(clock, token, fence, holder.end)
             }
         });
-        Some(Arc::clone(state))
+        Ok(Arc::clone(state))
     }
 
-    /// Lists a lease that was counted, if it is still held.
-    fn list(&mut self, ttl_ms: u64, fence: u64) -> Option<u64> {
-        if fence <= self.counted.ended_to {
-            return None;
+    /// Lists a lease that was counted, unless it was lost.
+    fn list(&mut self, ttl_ms: u64, fence: u64) -> Result<u64, LostReason> {
+        if let Some(reason) = self.counted.take_lost(fence) {
+            return Err(reason);
         }
         self.counted.inside -= 1;
         let ttl = Ttl::from_ms(u32::try_from(ttl_ms).unwrap_or(u32::MAX));
+        #[cfg(feature = "test-util")]
+        let end = self
+            .out_since
+            .map_or(Instant::FAR, |since| since.after(ttl.get()));
+        #[cfg(not(feature = "test-util"))]
+        let end = Instant::FAR;
         let slot = self.holders.insert(Holder {
             fence,
             weight: 1,
             process: self.counted.process,
-            end: Instant::FAR,
+            end,
             ttl,
             renewed: true,
             #[cfg(feature = "test-util")]
@@ -373,14 +411,10 @@ impl Ledger {
             state: None,
             awaited_by: self.counted.awaited_by.clone(),
         });
-        #[cfg(feature = "test-util")]
-        if let Some((end, _)) = self.ends.iter().find(|(_, slot)| *slot == ALL_COUNTED) {
-            // It takes its part of the outage along.
-            let end = *end;
-            self.holders[slot].end = end;
+        if end != Instant::FAR {
             self.ends.insert((end, slot));
         }
-        Some(slot as u64)
+        Ok(slot as u64)
     }
 
     /// The holder that a token names: once ended, its slot may have another.
@@ -469,17 +503,20 @@ impl Ledger {
     /// Ends a holder's lease against its owner's will.
     fn lose(&mut self, slot: usize, reason: LostReason, released: bool, news: &mut News) {
         let holder = &self.holders[slot];
-        // Its owner may be about to give it back, and then has not lost it.
-        if holder
-            .state
-            .as_ref()
-            .is_none_or(|state| state.mark_lost(reason))
-        {
-            crate::lease::log_loss(&self.gate, FencingToken::new(holder.fence), reason);
-            holder
-                .state
-                .iter()
-                .for_each(|state| news.lost(Arc::clone(state)));
+        let lost = match &holder.state {
+            // Its owner may be about to give it back, and then has not lost it.
+            Some(state) if !state.mark_lost(reason) => false,
+            Some(state) => {
+                news.lost(Arc::clone(state));
+                true
+            }
+            None => {
+                self.lost.insert(holder.fence, reason);
+                true
+            }
+        };
+        if lost {
+            log_loss(&self.gate, FencingToken::new(holder.fence), reason);
         }
         self.remove(slot, released, news);
     }
@@ -488,11 +525,13 @@ impl Ledger {
     fn lose_counted(&mut self, reason: LostReason, released: bool, news: &mut News) {
         let counted = &mut self.counted;
         let count = std::mem::take(&mut counted.inside);
-        counted.ended_to = self.fence;
-        counted.ghosts += count;
-        self.used -= count;
+        if count > 0 {
+            counted.lost.push((self.fence, reason));
+            counted.ghosts += count;
+            self.used -= count;
+        }
         for _ in 0..count {
-            crate::lease::log_loss(&self.gate, FencingToken::new(self.fence), reason);
+            log_loss(&self.gate, FencingToken::new(self.fence), reason);
             if let Some(process) = &counted.awaited_by {
                 news.ended(Arc::clone(process), released);
             }
@@ -577,6 +616,7 @@ impl Ledger {
 
     /// Leases last for what is left of them, since no renewal comes through.
     pub(super) fn stop_renewing(&mut self, now: Instant, longest_ttl: Ttl) {
+        self.out_since = Some(now);
         if self.counted.inside > 0 {
             self.ends
                 .insert((now.after(longest_ttl.get()), ALL_COUNTED));
@@ -600,6 +640,7 @@ impl Ledger {
 
     /// Renewals come through again.
     pub(super) fn renew_again(&mut self) {
+        self.out_since = None;
         self.ends.retain(|(_, slot)| *slot != ALL_COUNTED);
         for (slot, holder) in &mut self.holders {
             // One whose end was seen to pass stays lost.

@@ -32,7 +32,6 @@ use crate::time::Clock;
 use crate::token::{FencingToken, Token};
 
 /// What several handles of this process share, as processes share a server.
-#[derive(Debug)]
 pub(crate) struct Memory {
     sites: Sites,
     clock: Clock,
@@ -53,6 +52,13 @@ impl Memory {
 
     fn is_out(&self) -> bool {
         self.out.load(Ordering::Relaxed)
+    }
+}
+
+/// Without the keys in use, which requests have brought.
+impl fmt::Debug for Memory {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Memory").finish_non_exhaustive()
     }
 }
 
@@ -187,7 +193,7 @@ impl Place for MemoryPlace {
         let state = self.site.change(&self.memory, |ledger, _| {
             ledger.state(&self.memory.clock, token)
         });
-        state.unwrap_or_else(|| LeaseState::over(token, fence, self.process.why_lost()))
+        state.unwrap_or_else(|reason| LeaseState::over(token, fence, reason))
     }
 }
 

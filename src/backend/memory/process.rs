@@ -8,15 +8,12 @@ use tokio::sync::oneshot;
 
 use super::Memory;
 use crate::backend::ShutdownReport;
-use crate::lease::LostReason;
 use crate::time::Instant;
 
 #[derive(Debug)]
 pub(super) struct Process {
     id: u64,
     closed: AtomicBool,
-    /// Whether its leases were ended.
-    cut: AtomicBool,
     ending: Mutex<Ending>,
 }
 
@@ -34,7 +31,6 @@ impl Process {
         Arc::new(Self {
             id,
             closed: AtomicBool::new(false),
-            cut: AtomicBool::new(false),
             ending: Mutex::new(Ending {
                 left: 1,
                 deadline: Instant::FAR,
@@ -52,15 +48,6 @@ impl Process {
     /// one is looked at after this was set.
     pub(super) fn is_closed(&self) -> bool {
         self.closed.load(Ordering::Acquire)
-    }
-
-    /// Why one of its leases is over that nobody watched.
-    pub(super) fn why_lost(&self) -> LostReason {
-        if self.cut.load(Ordering::Acquire) {
-            LostReason::ShutDown
-        } else {
-            LostReason::Expired
-        }
     }
 
     fn ending(&self) -> MutexGuard<'_, Ending> {
@@ -105,7 +92,6 @@ impl Process {
 
     /// The deadline has passed: its leases are ended.
     pub(super) fn cut(&self, memory: &Arc<Memory>) {
-        self.cut.store(true, Ordering::Release);
         for site in memory.sites.all() {
             site.change(memory, |ledger, news| ledger.end_all_of(self, news));
         }
