@@ -1,5 +1,8 @@
 //! Futures that are dropped at every point: whatever they had begun, nothing of it is left (C119,
 //! C125, K2; fault 13).
+//!
+//! The sentences hold wherever gates live. A [`Scene`] is one such place, with some way to it; what
+//! is only true of requests to a server stands behind them.
 
 #![allow(
     clippy::async_yields_async,
@@ -15,30 +18,65 @@ mod leftovers;
 mod support;
 
 use std::cell::Cell;
-use std::future::Future;
+use std::convert::Infallible;
+use std::future::{Future, pending};
+use std::sync::mpsc::channel;
 use std::time::Duration;
+use std::{hint, thread};
 
-use portcullis::{LostReason, Mutex, Portcullis, Semaphore};
-use tokio::task::JoinSet;
+use axum::body::Body;
+use futures_util::FutureExt;
+use http::{Request, Response};
+use portcullis::test_util::MemoryServer;
+use portcullis::{
+    ConcurrencyLimitLayer, LeaseMode, LockError, LostReason, Mutex, MutexGuard, Portcullis,
+    Semaphore,
+};
+use tokio::task::{JoinSet, yield_now};
 use tokio::time::sleep;
+use tower::{Layer, ServiceExt};
 
-use common::{LIMIT, LONG, all_done, promptly, queue, served, take, until_waiting, within};
+use common::{
+    Gate, LIMIT, LONG, all_done, promptly, queue, served, take, until_waiting, waiting, within,
+};
 use leftovers::leftovers;
 use support::history::{cap_kept, fences_rise};
 use support::{History, Hold, Mode, Proxy, Server, poll_k_times, poll_k_times_and_wake, wait_for};
 
 /// More permits than one, so that what leaks one does not hide behind what leaks all.
 const PERMITS: u32 = 3;
+/// Of leases whose end is waited for.
+const SHORT: Duration = Duration::from_millis(300);
 
-/// A server, a handle on it by some path, and another one that looks at what is left.
-struct Scene {
+/// Gates, a handle on them by some path, and another one that looks at what is left.
+trait Scene: Sized {
+    /// The ways from a handle to its gates.
+    fn paths() -> Vec<Self>;
+
+    /// A way that takes a moment, where any does.
+    fn quick() -> Self;
+
+    /// Whose futures are dropped.
+    fn handle(&self) -> &Portcullis;
+
+    /// Who looks, and is in the way.
+    fn other(&self) -> &Portcullis;
+
+    /// A handle as [`handle`](Self::handle) gives it, to be shut down.
+    fn one_more(&self) -> Portcullis;
+
+    /// Nothing tells of anything that was begun, nor is any permit missing.
+    async fn assert_nothing_left(&self, what: &str);
+}
+
+struct ServerScene {
     server: Server,
     proxy: Proxy,
     handle: Portcullis,
     other: Portcullis,
 }
 
-impl Scene {
+impl ServerScene {
     fn new(mode: Mode) -> Self {
         let server = Server::start();
         let proxy = Proxy::start(server.port());
@@ -52,22 +90,38 @@ impl Scene {
             other,
         }
     }
+}
 
-    /// The ways from a handle to its server.
-    fn paths() -> [Self; 3] {
+impl Scene for ServerScene {
+    fn paths() -> Vec<Self> {
         let slow = Duration::from_millis(10);
         let late_replies = Mode::Flows {
             requests: support::Flow::Pass,
             replies: support::Flow::Delay(Duration::from_millis(25)),
         };
-        [
+        vec![
             Self::new(Mode::Pass),
             Self::new(Mode::Delay(slow)),
             Self::new(late_replies),
         ]
     }
 
-    /// Neither keys tell of anything, nor is any permit missing.
+    fn quick() -> Self {
+        Self::new(Mode::Delay(Duration::from_millis(1)))
+    }
+
+    fn handle(&self) -> &Portcullis {
+        &self.handle
+    }
+
+    fn other(&self) -> &Portcullis {
+        &self.other
+    }
+
+    fn one_more(&self) -> Portcullis {
+        handle(&self.proxy.url())
+    }
+
     async fn assert_nothing_left(&self, what: &str) {
         let mut connection = self.server.connection();
         for round in 0..2 {
@@ -103,6 +157,51 @@ impl Scene {
     }
 }
 
+struct MemoryScene {
+    server: MemoryServer,
+    handle: Portcullis,
+    other: Portcullis,
+}
+
+impl Scene for MemoryScene {
+    fn paths() -> Vec<Self> {
+        vec![Self::quick()]
+    }
+
+    fn quick() -> Self {
+        let server = MemoryServer::new();
+        Self {
+            handle: server.handle(),
+            other: server.handle(),
+            server,
+        }
+    }
+
+    fn handle(&self) -> &Portcullis {
+        &self.handle
+    }
+
+    fn other(&self) -> &Portcullis {
+        &self.other
+    }
+
+    fn one_more(&self) -> Portcullis {
+        self.server.handle()
+    }
+
+    /// At once: nothing is on its way anywhere.
+    async fn assert_nothing_left(&self, what: &str) {
+        eprintln!("{what}");
+        self.server.assert_idle();
+        let lock = mutex(&self.other).try_lock().await;
+        let permits = semaphore(&self.other).max_wait(Duration::ZERO);
+        let all = permits.acquire_many(PERMITS).await;
+        assert!(lock.is_ok() && all.is_ok(), "{what}: {lock:?}, {all:?}");
+        drop((lock, all));
+        self.server.assert_idle();
+    }
+}
+
 fn handle(url: &str) -> Portcullis {
     let builder = Portcullis::builder().url(url).prefix("suite");
     builder
@@ -130,7 +229,7 @@ fn semaphore(handle: &Portcullis) -> Semaphore {
 /// Polls futures of `make` one time, two times and so on, and drops them, until one is done.
 /// `beside` runs along with each, and is told when its future is done or dropped.
 async fn at_every_poll<F: Future>(
-    scene: &Scene,
+    scene: &impl Scene,
     what: &str,
     make: impl AsyncFn() -> F,
     beside: impl AsyncFn(&Cell<bool>),
@@ -161,12 +260,11 @@ async fn at_every_poll<F: Future>(
 
 async fn nothing(_: &Cell<bool>) {}
 
-#[tokio::test]
-async fn a_try_can_be_dropped_at_every_poll() {
-    for scene in Scene::paths() {
-        let lock = mutex(&scene.handle);
+async fn a_try_can_be_dropped_at_every_poll<S: Scene>() {
+    for scene in S::paths() {
+        let lock = mutex(scene.handle());
         at_every_poll(&scene, "try_lock", async || lock.try_lock(), nothing).await;
-        let permits = semaphore(&scene.handle);
+        let permits = semaphore(scene.handle());
         at_every_poll(
             &scene,
             "try_acquire",
@@ -177,12 +275,11 @@ async fn a_try_can_be_dropped_at_every_poll() {
     }
 }
 
-#[tokio::test]
-async fn an_acquire_of_what_is_free_can_be_dropped_at_every_poll() {
-    for scene in Scene::paths() {
-        let lock = mutex(&scene.handle);
+async fn an_acquire_of_what_is_free_can_be_dropped_at_every_poll<S: Scene>() {
+    for scene in S::paths() {
+        let lock = mutex(scene.handle());
         at_every_poll(&scene, "lock", async || lock.lock(), nothing).await;
-        let permits = semaphore(&scene.handle);
+        let permits = semaphore(scene.handle());
         at_every_poll(
             &scene,
             "acquire_many",
@@ -194,20 +291,17 @@ async fn an_acquire_of_what_is_free_can_be_dropped_at_every_poll() {
 }
 
 /// Gives a place back when the future beside it stands in the queue, or is over already.
-async fn release_for_a_waiter<T>(scene: &Scene, held: &Cell<Option<T>>, over: &Cell<bool>) {
-    let mut connection = scene.server.connection();
+async fn release_for_a_waiter<G: Gate>(gate: &G, held: &Cell<Option<G::Guard>>, over: &Cell<bool>) {
     wait_for("it waits, or is over", LIMIT, async || {
-        let keys: Vec<String> = leftovers::ask(&mut connection, &["KEYS", "suite:*q:*"]);
-        over.get() || !keys.is_empty()
+        over.get() || waiting(gate).await > Some(0)
     })
     .await;
     drop(held.take());
 }
 
-#[tokio::test]
-async fn an_acquire_that_waits_and_is_granted_can_be_dropped_at_every_poll() {
-    for scene in Scene::paths() {
-        let (lock, others) = (mutex(&scene.handle), mutex(&scene.other));
+async fn an_acquire_that_waits_and_is_granted_can_be_dropped_at_every_poll<S: Scene>() {
+    for scene in S::paths() {
+        let (lock, others) = (mutex(scene.handle()), mutex(scene.other()));
         let held = Cell::new(None);
         at_every_poll(
             &scene,
@@ -216,34 +310,34 @@ async fn an_acquire_that_waits_and_is_granted_can_be_dropped_at_every_poll() {
                 held.set(Some(take(&others).await));
                 lock.lock()
             },
-            async |over| release_for_a_waiter(&scene, &held, over).await,
+            async |over| release_for_a_waiter(&others, &held, over).await,
         )
         .await;
-        let (permits, others) = (semaphore(&scene.handle), semaphore(&scene.other));
+        let (permits, others) = (semaphore(scene.handle()), semaphore(scene.other()));
         let held = Cell::new(None);
         at_every_poll(
             &scene,
             "an acquire_many that waits",
             async || {
-                held.set(Some(take(&others).await));
+                let all = others.acquire_many(PERMITS).await;
+                held.set(Some(all.expect("all are there")));
                 permits.acquire_many(PERMITS)
             },
-            async |over| release_for_a_waiter(&scene, &held, over).await,
+            async |over| release_for_a_waiter(&others, &held, over).await,
         )
         .await;
     }
 }
 
-#[tokio::test]
-async fn a_wait_that_ends_can_be_dropped_at_every_poll() {
-    for scene in Scene::paths() {
-        let lock = mutex(&scene.handle).max_wait(Duration::from_millis(100));
+async fn a_wait_that_ends_can_be_dropped_at_every_poll<S: Scene>() {
+    for scene in S::paths() {
+        let lock = mutex(scene.handle()).max_wait(Duration::from_millis(100));
         let held = Cell::new(None);
         at_every_poll(
             &scene,
             "a lock that waits too long",
             async || {
-                held.set(Some(take(&mutex(&scene.other)).await));
+                held.set(Some(take(&mutex(scene.other())).await));
                 lock.lock()
             },
             async |over| {
@@ -255,10 +349,9 @@ async fn a_wait_that_ends_can_be_dropped_at_every_poll() {
     }
 }
 
-#[tokio::test]
-async fn a_release_can_be_dropped_at_every_poll() {
-    for scene in Scene::paths() {
-        let (lock, permits) = (mutex(&scene.handle), semaphore(&scene.handle));
+async fn a_release_can_be_dropped_at_every_poll<S: Scene>() {
+    for scene in S::paths() {
+        let (lock, permits) = (mutex(scene.handle()), semaphore(scene.handle()));
         at_every_poll(
             &scene,
             "release",
@@ -271,19 +364,18 @@ async fn a_release_can_be_dropped_at_every_poll() {
     }
 }
 
-#[tokio::test]
-async fn a_shutdown_can_be_dropped_at_every_poll() {
-    for scene in Scene::paths() {
+async fn a_shutdown_can_be_dropped_at_every_poll<S: Scene>() {
+    for scene in S::paths() {
         let held = Cell::new(None);
         let waiting = Cell::new(None);
         at_every_poll(
             &scene,
             "shutdown",
             async || {
-                let ending = handle(&scene.proxy.url());
+                let ending = scene.one_more();
                 held.set(Some(take(&mutex(&ending)).await));
                 waiting.set(Some(queue(&mutex(&ending))));
-                until_waiting(&mutex(&scene.other), 1).await;
+                until_waiting(&mutex(scene.other()), 1).await;
                 async move { ending.shutdown(Duration::ZERO).await }
             },
             async |over| {
@@ -304,37 +396,74 @@ async fn a_shutdown_can_be_dropped_at_every_poll() {
     }
 }
 
-/// By where the request is when its future is dropped: not sent, on its way, run without an answer,
-/// on its way for too long.
-#[tokio::test]
-async fn an_acquire_can_be_dropped_wherever_its_request_is() {
-    for mode in [
-        Mode::Cut,
-        Mode::BlackHole,
-        Mode::EatReplies,
-        Mode::EatRequests,
-        Mode::HoldRequests,
-        Mode::HoldReplies,
-        Mode::HalfOpen,
-    ] {
-        let scene = Scene::new(Mode::Pass);
-        let (lock, permits) = (mutex(&scene.handle), semaphore(&scene.handle));
-        drop(take(&lock).await);
-        scene.assert_nothing_left("a first use").await;
-        for pause in [0, 5, 60] {
-            scene.proxy.set(mode);
-            tokio::select! {
-                biased;
-                taken = lock.lock() => panic!("{mode:?}: {taken:?}"),
-                taken = permits.acquire_many(2) => panic!("{mode:?}: {taken:?}"),
-                taken = lock.try_lock() => panic!("{mode:?}: {taken:?}"),
-                () = sleep(Duration::from_millis(pause)) => {}
+async fn what_watches_a_lease_can_be_dropped_at_every_poll<S: Scene>() {
+    for scene in S::paths() {
+        let fixed = mutex(scene.handle())
+            .ttl(SHORT)
+            .and_then(|mutex| mutex.lease(LeaseMode::Fixed))
+            .expect("in range");
+        let look = async || {
+            let guard = take(&fixed).await;
+            async move { guard.lost().await }
+        };
+        at_every_poll(&scene, "lost", look, nothing).await;
+        let work = async || {
+            let guard = take(&fixed).await;
+            async move { guard.while_held(pending::<()>()).await }
+        };
+        at_every_poll(&scene, "while_held", work, nothing).await;
+    }
+}
+
+async fn a_gated_request_can_be_dropped_at_every_poll<S: Scene>() {
+    for scene in S::paths() {
+        let others = semaphore(scene.other());
+        let handler = tower::service_fn(async |_: Request<Body>| {
+            yield_now().await;
+            Ok::<_, Infallible>(Response::new(Body::from("done")))
+        });
+        let layer = ConcurrencyLimitLayer::new(semaphore(scene.handle())).max_wait(LONG);
+        let held = Cell::new(None);
+        at_every_poll(
+            &scene,
+            "a gated request",
+            async || {
+                let all = others.acquire_many(PERMITS).await.expect("all are there");
+                held.set(Some(all));
+                layer.layer(handler).oneshot(Request::new(Body::empty()))
+            },
+            async |over| release_for_a_waiter(&others, &held, over).await,
+        )
+        .await;
+    }
+}
+
+/// Those behind it are served by its going alone.
+async fn a_large_request_that_is_dropped_lets_the_small_ones_behind_it_pass<S: Scene>() {
+    for scene in S::paths() {
+        let (permits, others) = (semaphore(scene.handle()), semaphore(scene.other()));
+        let held = take(&others).await;
+        let mut large = tokio::spawn({
+            let permits = permits.clone();
+            async move { permits.acquire_many(PERMITS).await }
+        });
+        wait_for("the large one waits", LIMIT, async || {
+            // A permit is free until it does.
+            match others.try_acquire().await {
+                Err(LockError::Refused(refusal)) => refusal.position() == Some(1),
+                _ => false,
             }
-            scene.proxy.set(Mode::Pass);
-            scene
-                .assert_nothing_left(&format!("{mode:?}, dropped after {pause} ms"))
-                .await;
+        })
+        .await;
+        let small = [queue(&others), queue(&permits)];
+        until_waiting(&others, 3).await;
+        large.abort();
+        assert!((&mut large).await.is_err());
+        for small in small {
+            drop(served(small).await);
         }
+        drop(held);
+        scene.assert_nothing_left("a large request").await;
     }
 }
 
@@ -392,16 +521,15 @@ async fn begin_and_drop(lock: &Mutex, permits: &Semaphore, dice: &mut Dice, seen
     }
 }
 
-#[tokio::test]
-async fn a_thousand_drops_at_random_times_leave_nothing() {
+async fn a_thousand_drops_at_random_times_leave_nothing<S: Scene>() {
     let seed = std::env::var("PORTCULLIS_SEED")
         .ok()
         .and_then(|seed| seed.parse().ok());
     let seed: u64 = seed.unwrap_or_else(History::now);
     eprintln!("PORTCULLIS_SEED={seed}");
-    let scene = Scene::new(Mode::Delay(Duration::from_millis(1)));
+    let scene = S::quick();
     // Connected before: else all may be dropped while they wait for the connection.
-    for handle in [&scene.handle, &scene.other] {
+    for handle in [scene.handle(), scene.other()] {
         drop(take(&mutex(handle)).await);
     }
     let seen = [History::default(), History::default()];
@@ -412,9 +540,9 @@ async fn a_thousand_drops_at_random_times_leave_nothing() {
         let mut tasks = JoinSet::new();
         for task in 0..40_u64 {
             let handle = if task % 2 == 0 {
-                &scene.handle
+                scene.handle()
             } else {
-                &scene.other
+                scene.other()
             };
             let (lock, permits, seen) = (mutex(handle), semaphore(handle), seen.clone());
             let mut dice = Dice((seed.wrapping_mul(round) ^ task << 40) | 1);
@@ -432,10 +560,106 @@ async fn a_thousand_drops_at_random_times_leave_nothing() {
     }
     scene.assert_nothing_left("a thousand drops").await;
     // And those who come after them are served as ever.
-    let guard = take(&mutex(&scene.handle)).await;
-    let next = queue(&mutex(&scene.other));
-    until_waiting(&mutex(&scene.handle), 1).await;
+    let guard = take(&mutex(scene.handle())).await;
+    let next = queue(&mutex(scene.other()));
+    until_waiting(&mutex(scene.handle()), 1).await;
     drop(guard);
     drop(served(next).await);
     scene.assert_nothing_left("the next ones").await;
+}
+
+/// Every sentence, for one kind of scene.
+macro_rules! sentences {
+    ($place:ident, $scene:ident) => {
+        mod $place {
+            sentences! { @ $scene
+                a_try_can_be_dropped_at_every_poll
+                an_acquire_of_what_is_free_can_be_dropped_at_every_poll
+                an_acquire_that_waits_and_is_granted_can_be_dropped_at_every_poll
+                a_wait_that_ends_can_be_dropped_at_every_poll
+                a_release_can_be_dropped_at_every_poll
+                a_shutdown_can_be_dropped_at_every_poll
+                what_watches_a_lease_can_be_dropped_at_every_poll
+                a_gated_request_can_be_dropped_at_every_poll
+                a_large_request_that_is_dropped_lets_the_small_ones_behind_it_pass
+                a_thousand_drops_at_random_times_leave_nothing
+            }
+        }
+    };
+    (@ $scene:ident $($sentence:ident)*) => {$(
+        #[tokio::test]
+        async fn $sentence() {
+            crate::$sentence::<crate::$scene>().await;
+        }
+    )*};
+}
+
+sentences!(on_a_server, ServerScene);
+sentences!(in_memory, MemoryScene);
+
+/// By where the request is when its future is dropped: not sent, on its way, run without an answer,
+/// on its way for too long.
+#[tokio::test]
+async fn an_acquire_can_be_dropped_wherever_its_request_is() {
+    for mode in [
+        Mode::Cut,
+        Mode::BlackHole,
+        Mode::EatReplies,
+        Mode::EatRequests,
+        Mode::HoldRequests,
+        Mode::HoldReplies,
+        Mode::HalfOpen,
+    ] {
+        let scene = ServerScene::new(Mode::Pass);
+        let (lock, permits) = (mutex(&scene.handle), semaphore(&scene.handle));
+        drop(take(&lock).await);
+        scene.assert_nothing_left("a first use").await;
+        for pause in [0, 5, 60] {
+            scene.proxy.set(mode);
+            tokio::select! {
+                biased;
+                taken = lock.lock() => panic!("{mode:?}: {taken:?}"),
+                taken = permits.acquire_many(2) => panic!("{mode:?}: {taken:?}"),
+                taken = lock.try_lock() => panic!("{mode:?}: {taken:?}"),
+                () = sleep(Duration::from_millis(pause)) => {}
+            }
+            scene.proxy.set(Mode::Pass);
+            scene
+                .assert_nothing_left(&format!("{mode:?}, dropped after {pause} ms"))
+                .await;
+        }
+    }
+}
+
+/// In memory a grant and a drop can be at work at once, on two threads. On a server they meet in
+/// one thread, and the answer is what is late.
+#[test]
+fn an_acquire_can_be_dropped_while_another_thread_grants_it() {
+    const ROUNDS: u32 = 20_000;
+    let scene = MemoryScene::quick();
+    let (lock, others) = (mutex(&scene.handle), mutex(&scene.other));
+    let (give, given) = channel::<MutexGuard>();
+    let (done, is_done) = channel();
+    let releasing = thread::spawn(move || {
+        for guard in given {
+            drop(guard);
+            done.send(()).expect("the other thread waits");
+        }
+    });
+    for round in 0..ROUNDS {
+        let guard = others.lock().now_or_never().expect("at once");
+        let mut waits = Box::pin(lock.lock());
+        assert!(waits.as_mut().now_or_never().is_none());
+        give.send(guard.expect("it is free"))
+            .expect("the other thread waits");
+        // Each time a bit later, so that some of them meet.
+        for _ in 0..round % 400 {
+            hint::spin_loop();
+        }
+        drop(waits);
+        is_done.recv().expect("the other thread does not panic");
+        scene.server.assert_idle();
+    }
+    drop(give);
+    releasing.join().expect("the other thread does not panic");
 }

@@ -1,4 +1,7 @@
-//! What is done to the system: to one process' network, to the server, to the channels, to a key.
+//! What is done to the system: to one process' network, to the server, to the channels, to a key;
+//! and to gates in memory.
+
+mod memory;
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -9,11 +12,12 @@ use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
+use crate::home::{Home, PREFIX};
 use crate::judge::{Loss, Silence, Taken};
 use crate::now;
 use crate::random::Random;
 use crate::support::{Flow, Hold, Mode};
-use crate::world::{Kind, PREFIX, World};
+use crate::world::{Kind, World};
 
 /// The faults of a run, until they are told to stop. Then all is healed.
 #[derive(Debug)]
@@ -121,15 +125,12 @@ impl Faults {
     }
 
     /// Ends them, and returns when all is as it was.
-    pub(crate) async fn stop(mut self, world: &World) {
+    pub(crate) async fn stop<S: Home>(mut self, world: &World<S>) {
         self.end.cancel();
         while let Some(ended) = self.tasks.join_next().await {
             ended.expect("the faults themselves do not panic");
         }
-        for process in world.processes() {
-            process.proxy.set(Mode::Pass);
-        }
-        world.server.command(&["CLIENT", "UNPAUSE"]).await;
+        S::heal(world).await;
         world.note("quiet".to_owned());
         world.quiet.store(now(), Ordering::Relaxed);
     }
@@ -473,16 +474,11 @@ async fn lock_once(
         fence: 0,
         weight: 1,
     };
-    let (looks, longest) = (Vec::new(), None);
     world.took(Taken {
-        gate,
         process: usize::MAX,
         task: gate,
         foreign: true,
-        hold,
-        looks,
-        ttl: deadline - asked,
-        longest,
+        ..Taken::new(gate, hold, deadline - asked)
     });
     if random.chance(80) {
         let _ = ask(

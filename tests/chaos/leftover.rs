@@ -8,6 +8,7 @@ use portcullis::LeaseMode;
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
+use crate::home::Home;
 use crate::random::Random;
 use crate::support::{Flow, Mode, wait_for};
 use crate::watch;
@@ -54,12 +55,12 @@ pub(crate) async fn round(world: &Arc<World>, slot: usize, number: usize, random
     );
     let patience = 2 * process.timeout + Duration::from_secs(5);
     let start = format!("round-{slot}-{number}-");
-    let clean = async || watch::leftovers_of(world, &start).await.is_ok();
+    let clean = async || world.server.leftovers(&start).await.is_ok();
     if timeout(patience, wait_for(&what, 2 * patience, clean))
         .await
         .is_err()
     {
-        let left = watch::leftovers_of(world, &start).await;
+        let left = world.server.leftovers(&start).await;
         world.problem(format!(
             "{what}, but {left:?}\n{}",
             watch::dump(world).await
@@ -71,6 +72,7 @@ async fn give_up(process: Arc<Process>, place: Place, after: Duration, waits: bo
     let max_wait = (!waits).then_some(TTL);
     let ask = Ask {
         weight: place.cap,
+        limit: place.cap,
         mode: LeaseMode::Renewed,
         max_wait,
     };

@@ -1,13 +1,16 @@
 //! What a task of the fleet does: asks, waits or gives up, holds, lets go, and writes down what it
 //! saw.
 
+use std::future::poll_fn;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use portcullis::{LeaseMode, LockError};
+use portcullis::{LeaseMode, LockError, RefusalKind, Release};
+use tokio::task::{JoinSet, yield_now};
 use tokio::time::{sleep, timeout};
 
+use crate::home::Home;
 use crate::judge::{Look, Taken};
 use crate::now;
 use crate::random::Random;
@@ -16,27 +19,70 @@ use crate::world::{Acquiring, Ask, Guard, Kind, Process, Waiting, World};
 
 /// How late `lost()` may come though the task was awake, on a machine that is busy with other
 /// things, in ns.
-const LATE: u64 = 2_000_000_000;
+pub(crate) const LATE: u64 = 2_000_000_000;
 
 /// What the tasks of a run like to do, in percent.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Habits {
     /// Drops its future at some moment or poll.
     pub(crate) drops: u64,
+    /// The longest after which it does, in ms.
+    pub(crate) drops_ms: u64,
     /// Holds for longer than a moment: up to one and a half TTL.
     pub(crate) lingers: u64,
+    /// Holds for no longer than it takes to say so.
+    pub(crate) hastes: u64,
     /// Uses another mode than the renewed one.
     pub(crate) limits: u64,
     /// The end of the usual hold, in ms.
     pub(crate) hold_ms: u64,
     /// Which gates it goes to: the first, and how many.
     pub(crate) gates: (usize, usize),
+    /// The longest that a lease may last that is not renewed for ever, in percent of its TTL.
+    pub(crate) longest: u64,
+    /// Asks by a limit of its own, and for any weight up to it.
+    pub(crate) narrows: u64,
+    /// Gives its wait less time than anything takes.
+    pub(crate) hurries: u64,
+    /// Looks whether it holds only after a while.
+    pub(crate) dozes: u64,
+    /// Never looks whether it holds.
+    pub(crate) blind: u64,
+    /// Lets go on a thread without a runtime.
+    pub(crate) strays: u64,
+    /// Keeps the guard of a lost lease for long.
+    pub(crate) squats: u64,
+}
+
+impl Habits {
+    /// Nobody does anything but hold for a moment.
+    pub(crate) const PLAIN: Self = Self {
+        drops: 0,
+        drops_ms: 60,
+        lingers: 0,
+        hastes: 0,
+        limits: 0,
+        hold_ms: 2,
+        gates: (0, 1),
+        longest: 300,
+        narrows: 0,
+        hurries: 0,
+        dozes: 0,
+        blind: 0,
+        strays: 0,
+        squats: 0,
+    };
+}
+
+/// Draws nothing for what is never done, so that the plans of those who don't do it stay.
+fn does(random: &mut Random, percent: u64) -> bool {
+    percent > 0 && random.chance(percent)
 }
 
 /// One task: number `task` of the fleet, in process slot `slot`. It ends when the world closes or
 /// `enough` were granted.
-pub(crate) async fn run(
-    world: Arc<World>,
+pub(crate) async fn run<S: Home>(
+    world: Arc<World<S>>,
     task: usize,
     slot: usize,
     seed: u64,
@@ -57,33 +103,43 @@ pub(crate) async fn run(
     }
 }
 
-fn ask(world: &World, gate: usize, random: &mut Random, habits: Habits) -> Ask {
+fn ask<S: Home>(world: &World<S>, gate: usize, random: &mut Random, habits: Habits) -> Ask {
     let place = &world.places[gate];
-    let weight = if place.kind == Kind::Semaphore && place.cap > 1 && random.chance(30) {
-        2
-    } else {
-        1
-    };
+    let (mut limit, mut weight) = (place.cap, 1);
+    if place.kind == Kind::Semaphore && does(random, habits.narrows) {
+        limit = one_to(limit, random);
+        weight = one_to(limit, random);
+    } else if place.kind == Kind::Semaphore && place.cap > 1 && random.chance(30) {
+        weight = 2;
+    }
     let mode = match random.below(100) {
         share if share >= habits.limits => LeaseMode::Renewed,
         share if share % 2 == 0 => LeaseMode::Fixed,
-        _ => LeaseMode::MaxHold(random.part(place.ttl, 10, 300)),
+        _ => LeaseMode::MaxHold(random.part(place.ttl, 10, habits.longest)),
     };
     let max_wait = match random.below(100) {
         0..10 => Some(Duration::ZERO),
+        10..25 if does(random, habits.hurries) => {
+            Some(Duration::from_nanos(1 + random.below(100_000)))
+        }
         10..25 => Some(random.millis(1, 500)),
         _ => None,
     };
     Ask {
         weight,
+        limit,
         mode,
         max_wait,
     }
 }
 
-async fn step(
-    world: &Arc<World>,
-    process: &Arc<Process>,
+fn one_to(most: u32, random: &mut Random) -> u32 {
+    1 + u32::try_from(random.below(most.into())).unwrap_or(0)
+}
+
+async fn step<S: Home>(
+    world: &Arc<World<S>>,
+    process: &Arc<Process<S>>,
     task: usize,
     random: &mut Random,
     habits: Habits,
@@ -98,17 +154,21 @@ async fn step(
             gate,
             process: process.number,
             since: asked,
+            pended: None,
             ask,
         },
     );
-    let acquiring = process.acquire(place, ask);
+    let acquiring = noting_its_wait(world, task, process.acquire(place, ask));
     let outcome = if random.chance(habits.drops) {
-        give_up(acquiring, random).await
+        give_up(world, acquiring, random, habits).await
     } else {
         Some(acquiring.await)
     };
     let acquired = now();
-    world.wait_ends(task);
+    let pended = world.wait_ends(task);
+    if let Some(outcome) = &outcome {
+        judge_wait(world, task, ask, (asked, acquired), outcome);
+    }
     match outcome {
         None => {
             world.counts.dropped.fetch_add(1, Ordering::Relaxed);
@@ -130,14 +190,12 @@ async fn step(
                 weight: ask.weight,
             };
             let taken = Taken {
-                gate,
                 process: process.number,
                 task,
-                foreign: false,
-                hold,
-                looks: Vec::new(),
-                ttl,
+                limit: ask.limit,
+                pended,
                 longest,
+                ..Taken::new(gate, hold, ttl)
             };
             hold_on(world, process, guard, taken, random, habits).await;
         }
@@ -146,7 +204,7 @@ async fn step(
         }
         Some(Err(error)) => {
             world.counts.failed.fetch_add(1, Ordering::Relaxed);
-            if world.is_quiet() {
+            if world.is_quiet() && !world.was_out(asked, acquired) {
                 world
                     .counts
                     .failed_when_quiet
@@ -158,35 +216,95 @@ async fn step(
     }
 }
 
-fn nanos(duration: Duration) -> u64 {
+/// An acquire that notes when its first poll has left it waiting.
+fn noting_its_wait<S: Home>(
+    world: &Arc<World<S>>,
+    task: usize,
+    mut acquiring: Acquiring,
+) -> Acquiring {
+    let world = Arc::clone(world);
+    let mut noted = false;
+    Box::pin(poll_fn(move |cx| {
+        let poll = acquiring.as_mut().poll(cx);
+        if !noted && poll.is_pending() {
+            world.wait_pends(task);
+        }
+        noted = true;
+        poll
+    }))
+}
+
+/// A wait ends neither before its limit nor long after it.
+fn judge_wait<S: Home>(
+    world: &World<S>,
+    task: usize,
+    ask: Ask,
+    (asked, ended): (u64, u64),
+    outcome: &Result<Guard, LockError>,
+) {
+    let Some(limit) = ask.max_wait.map(nanos) else {
+        return;
+    };
+    if let Err(LockError::Refused(refusal)) = outcome
+        && refusal.kind() == RefusalKind::WaitedTooLong
+        && ended < asked + limit
+    {
+        world.problem(format!("task {task} gave up at {ended}: {asked}, {ask:?}"));
+    }
+    let overtime = ended.saturating_sub(asked + limit);
+    world
+        .counts
+        .overtime_us
+        .fetch_max(overtime / 1000, Ordering::Relaxed);
+    if S::EXACT && overtime > LATE {
+        world.problem(format!(
+            "task {task} waited until {ended}: {asked}, {ask:?}"
+        ));
+    }
+}
+
+pub(crate) fn nanos(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }
 
 /// Drops the future at some time or poll, unless it is ready before.
-async fn give_up(acquiring: Acquiring, random: &mut Random) -> Option<Result<Guard, LockError>> {
+async fn give_up<S: Home>(
+    world: &World<S>,
+    mut acquiring: Acquiring,
+    random: &mut Random,
+    habits: Habits,
+) -> Option<Result<Guard, LockError>> {
     let polls = usize::try_from(random.below(4)).unwrap_or(0);
-    match random.below(3) {
-        0 => poll_k_times(acquiring, polls).await,
+    let outcome = match random.below(3) {
+        0 => poll_k_times(acquiring.as_mut(), polls).await,
         1 => timeout(
             Duration::from_secs(1),
-            poll_k_times_and_wake(acquiring, polls),
+            poll_k_times_and_wake(acquiring.as_mut(), polls),
         )
         .await
         .ok()
         .flatten(),
-        _ => timeout(random.millis(0, 60), acquiring).await.ok(),
+        _ => timeout(random.millis(0, habits.drops_ms), acquiring.as_mut())
+            .await
+            .ok(),
+    };
+    if does(random, habits.strays) {
+        world.drop_elsewhere(acquiring);
     }
+    outcome
 }
 
 /// A guard in use, which writes its hold down when it ends: also if its process crashes meanwhile.
-struct InUse {
-    world: Arc<World>,
-    process: Arc<Process>,
+struct InUse<S: Home> {
+    world: Arc<World<S>>,
+    process: Arc<Process<S>>,
     guard: Option<Guard>,
     taken: Option<Taken>,
+    /// Nobody looks at it.
+    blind: bool,
 }
 
-impl InUse {
+impl<S: Home> InUse<S> {
     /// Looks whether it is held, and writes down what has changed.
     fn look(&mut self) -> bool {
         let (Some(guard), Some(taken)) = (&self.guard, &mut self.taken) else {
@@ -205,16 +323,22 @@ impl InUse {
             .map(|look| look.deadline)
     }
 
-    /// Ends the hold. What comes after is no longer its owner's.
-    fn end(&mut self) -> Option<Guard> {
-        self.look();
-        if let Some(taken) = self.taken.take() {
-            if !taken.looks.last().is_some_and(|look| look.held) {
-                self.world.counts.lost.fetch_add(1, Ordering::Relaxed);
-            }
-            self.world.took(taken);
+    /// Ends the hold. What comes after is no longer its owner's. Gives the guard, and whether it
+    /// was held until now.
+    fn end(&mut self) -> Option<(Guard, bool)> {
+        let held = self.look();
+        if !held {
+            self.world.counts.lost.fetch_add(1, Ordering::Relaxed);
         }
-        self.guard.take()
+        self.log(now());
+        Some((self.guard.take()?, held))
+    }
+
+    /// Writes the hold down, which is let go after this moment.
+    fn log(&mut self, let_go: u64) {
+        if let Some(taken) = self.taken.take() {
+            self.world.took(Taken { let_go, ..taken });
+        }
     }
 }
 
@@ -222,10 +346,14 @@ impl InUse {
 fn look(guard: &Guard, taken: &mut Taken) -> bool {
     let at = now();
     let (held, remaining) = (guard.is_held(), guard.remaining());
+    let by = now();
+    // Lost between the two.
+    let held = held && !remaining.is_zero();
     let deadline = at + nanos(remaining);
     if held {
         // It was held at `at`, surely; later looks or its deadline may set the end further off.
         taken.hold.ended = taken.hold.ended.max(at);
+        taken.seen = taken.seen.max(at);
     } else if let Some(last) = taken.looks.iter().rev().find(|look| look.held) {
         taken.hold.ended = taken.hold.ended.max(last.deadline.min(at));
     }
@@ -236,6 +364,7 @@ fn look(guard: &Guard, taken: &mut Taken) -> bool {
     if news {
         taken.looks.push(Look {
             at,
+            by,
             held,
             deadline: if held { deadline } else { 0 },
         });
@@ -243,10 +372,14 @@ fn look(guard: &Guard, taken: &mut Taken) -> bool {
     held
 }
 
-impl Drop for InUse {
+impl<S: Home> Drop for InUse<S> {
     /// Dropped while it holds: its process has crashed. The guard is not given back, and believes
     /// that it holds until its deadline.
     fn drop(&mut self) {
+        if self.blind {
+            self.log(now());
+            return;
+        }
         let (Some(guard), Some(mut taken)) = (self.guard.take(), self.taken.take()) else {
             return;
         };
@@ -254,23 +387,23 @@ impl Drop for InUse {
         if tokio::runtime::Handle::try_current().is_err() {
             return;
         }
-        world.counts.buried.fetch_add(1, Ordering::Relaxed);
-        tokio::spawn(async move {
+        let log = Arc::clone(&world);
+        world.bury(async move {
             while look(&guard, &mut taken) {
                 sleep(Duration::from_millis(5)).await;
             }
             // Long after, it is not held either.
             sleep(Duration::from_millis(500)).await;
             look(&guard, &mut taken);
-            world.took(taken);
+            log.took(taken);
             drop((guard, process));
         });
     }
 }
 
-async fn hold_on(
-    world: &Arc<World>,
-    process: &Arc<Process>,
+async fn hold_on<S: Home>(
+    world: &Arc<World<S>>,
+    process: &Arc<Process<S>>,
     guard: Guard,
     taken: Taken,
     random: &mut Random,
@@ -284,57 +417,173 @@ async fn hold_on(
     } else {
         random.millis(0, habits.hold_ms + 1)
     };
-    let mut lost = Box::pin(guard.lost());
     let mut in_use = InUse {
         world: Arc::clone(world),
         process: Arc::clone(process),
         guard: Some(guard),
         taken: Some(taken),
+        blind: does(random, habits.blind),
     };
+    if in_use.blind {
+        if does(random, habits.hastes) {
+            yield_now().await;
+        } else {
+            sleep(length).await;
+        }
+        end_unseen(world, in_use, random, habits).await;
+        return;
+    }
+    if does(random, habits.dozes) {
+        sleep(random.part(length, 0, 100)).await;
+    }
     in_use.look();
     let watches = random.chance(50);
-    let begun = std::time::Instant::now();
-    let mut looked = now();
-    while begun.elapsed() < length {
-        let pause = (length - begun.elapsed().min(length)).min(Duration::from_millis(10));
-        tokio::select! {
-            _ = &mut lost, if watches => {
-                let fired = now();
-                if in_use.look() {
-                    world.problem(format!("lost() fired at {fired} and is_held() is true"));
-                }
-                // Late is what a look after the deadline could have seen: that the task itself came
-                // late says nothing.
-                if let Some(late) = in_use.deadline().and_then(|deadline| looked.checked_sub(deadline)) {
-                    world.counts.late_us.fetch_max(late / 1000, Ordering::Relaxed);
-                    if late > LATE {
-                        world.problem(format!("lost() came {late} ns late, at {fired}"));
-                    }
-                }
-                // A stubborn owner keeps the guard for a while: nothing may revive it.
-                if random.chance(50) {
-                    sleep(random.part(ttl, 1, 60)).await;
-                    in_use.look();
-                }
-                break;
-            }
-            () = sleep(pause) => {}
-        }
-        looked = now();
-        in_use.look();
+    watch(world, &mut in_use, length, watches, random, habits).await;
+    if does(random, habits.strays) {
+        world.drop_elsewhere(in_use.end());
+        return;
     }
-    drop(lost);
     match random.below(4) {
         0 => {
-            if let Some(guard) = in_use.end() {
-                let _ = guard.release().await;
+            if let Some((guard, held)) = in_use.end() {
+                let asked = now();
+                let answer = guard.release().await;
+                judge_release(world, held, answer, asked);
             }
         }
         1 => {
-            if let Some(guard) = in_use.end() {
+            if let Some((guard, _)) = in_use.end() {
                 drop(guard.release());
             }
         }
         _ => drop(in_use.end()),
+    }
+}
+
+/// Holds for a while, or until it hears that it has lost.
+async fn watch<S: Home>(
+    world: &World<S>,
+    in_use: &mut InUse<S>,
+    length: Duration,
+    watches: bool,
+    random: &mut Random,
+    habits: Habits,
+) {
+    let Some(ttl) = in_use.taken.as_ref().map(|taken| taken.ttl) else {
+        return;
+    };
+    // In a task of its own: that one looks only when it is woken.
+    let mut watcher = JoinSet::new();
+    if let Some(guard) = in_use.guard.as_ref().filter(|_| watches) {
+        watcher.spawn(guard.lost());
+    }
+    let begun = std::time::Instant::now();
+    let mut looked = now();
+    while begun.elapsed() < length {
+        let pause = (length - begun.elapsed().min(length)).min(Duration::from_millis(10));
+        let mut fired = tokio::select! {
+            _ = watcher.join_next(), if watches => true,
+            () = sleep(pause) => false,
+        };
+        if !fired {
+            looked = now();
+            if !in_use.look() && watches {
+                let heard = timeout(Duration::from_nanos(LATE), watcher.join_next()).await;
+                if heard.is_err() {
+                    world.problem(format!(
+                        "is_held() was false at {looked}, lost() never came"
+                    ));
+                }
+                fired = true;
+            }
+        }
+        if fired {
+            let fired = now();
+            if in_use.look() {
+                world.problem(format!("lost() fired at {fired} and is_held() is true"));
+            }
+            // Late is what a look after the deadline could have seen: that the task itself came
+            // late says nothing.
+            let deadline = in_use.deadline();
+            if let Some(late) = deadline.and_then(|deadline| looked.checked_sub(deadline)) {
+                world
+                    .counts
+                    .late_us
+                    .fetch_max(late / 1000, Ordering::Relaxed);
+                if late > LATE {
+                    world.problem(format!("lost() came {late} ns late, at {fired}"));
+                }
+            }
+            // A stubborn owner keeps the guard for a while: nothing may revive it, and nobody has
+            // to wait for it.
+            if does(random, habits.squats) {
+                sleep(random.millis(1500, 2500)).await;
+                in_use.look();
+            } else if random.chance(50) {
+                sleep(random.part(Duration::from_nanos(ttl), 1, 60)).await;
+                in_use.look();
+            }
+            return;
+        }
+    }
+}
+
+/// Lets go of a guard that nobody looked at.
+async fn end_unseen<S: Home>(
+    world: &World<S>,
+    mut in_use: InUse<S>,
+    random: &mut Random,
+    habits: Habits,
+) {
+    let let_go = now();
+    let Some(guard) = in_use.guard.take() else {
+        return;
+    };
+    if does(random, habits.strays) {
+        world.drop_elsewhere(guard);
+    } else if random.chance(50) {
+        drop(guard);
+    } else {
+        let answer = guard.release().await;
+        // The answer is as good as a look.
+        if let Some(taken) = &mut in_use.taken {
+            match answer {
+                Ok(Release::Released) => (taken.hold.ended, taken.seen) = (let_go, let_go),
+                Ok(Release::NoLongerHeld) => {
+                    world.counts.lost.fetch_add(1, Ordering::Relaxed);
+                    taken.looks.push(Look {
+                        at: let_go,
+                        by: now(),
+                        held: false,
+                        deadline: 0,
+                    });
+                }
+                Err(_) => {}
+            }
+        }
+        judge_release(world, true, answer, let_go);
+    }
+    in_use.log(let_go);
+}
+
+/// Where answers are exact: what was lost is not said to be released, and only an outage keeps an
+/// answer back.
+fn judge_release<S: Home>(
+    world: &World<S>,
+    held: bool,
+    answer: Result<Release, portcullis::BackendError>,
+    asked: u64,
+) {
+    if !S::EXACT {
+        return;
+    }
+    match answer {
+        Ok(Release::Released) if !held => {
+            world.problem(format!("lost before {asked}, and yet released"));
+        }
+        Err(error) if !world.was_out(asked, now()) => {
+            world.problem(format!("released at {asked}: {error}"));
+        }
+        Ok(_) | Err(_) => {}
     }
 }

@@ -72,9 +72,9 @@ pub(crate) struct Trace {
     /// Whether a place that was lost must be taken up again: not so where answers get lost, since a
     /// ticket is learnt from one.
     strict: bool,
-    pub(crate) grants: u64,
-    pub(crate) reentries: u64,
-    pub(crate) gaps: u64,
+    grants: u64,
+    reentries: u64,
+    gaps: u64,
     /// The last commands, to be told with the first problem.
     recent: VecDeque<String>,
     /// The server's clock in the last line, in s.
@@ -312,8 +312,18 @@ impl Trace {
     }
 
     /// How many grants' order can be judged with their clients' help.
-    pub(crate) fn undisturbed(&self) -> usize {
+    fn undisturbed(&self) -> usize {
         self.served.values().map(Vec::len).sum()
+    }
+
+    pub(crate) fn describe(&self) -> String {
+        format!(
+            "server: {} grants, {} in undisturbed order, {} re-entries, {} gaps",
+            self.grants,
+            self.undisturbed(),
+            self.reentries,
+            self.gaps
+        )
     }
 
     /// What was granted in order at each gate, by a part of its key.

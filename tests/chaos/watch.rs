@@ -6,21 +6,18 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use redis::Value;
-use tokio::time::sleep;
+use tokio::time::{sleep, timeout};
 
+use crate::home::{CLAIM, Home};
 use crate::now;
 use crate::trace::Trace;
-use crate::world::{Ask, CLAIM, Kind, World};
+use crate::world::{Ask, Kind, World};
 use crate::{judge, support::history};
 use portcullis::LeaseMode;
 
-/// How long the server keeps what nobody uses, and a second to look.
-const KEPT_MS: i64 = 61_000;
-
 /// Returns with what is stuck, as soon as a gate with waiters stands still for longer than anything
 /// can explain.
-pub(crate) async fn stuck(world: &World) -> String {
+pub(crate) async fn stuck<S: Home>(world: &World<S>) -> String {
     loop {
         sleep(Duration::from_millis(200)).await;
         let moment = now();
@@ -82,6 +79,11 @@ impl Stalls {
         stalls
     }
 
+    pub(crate) fn longest(&self) -> u64 {
+        let read = |longest: &AtomicU64| longest.load(Ordering::Relaxed);
+        read(&self.machine).max(read(&self.runtime))
+    }
+
     pub(crate) fn describe(&self) -> String {
         let ms = |longest: &AtomicU64| longest.load(Ordering::Relaxed) / 1_000_000;
         format!(
@@ -92,34 +94,9 @@ impl Stalls {
     }
 }
 
-/// All that the server holds and all who wait.
-pub(crate) async fn dump(world: &World) -> String {
-    let mut text = String::new();
-    let show = async |words: &[&str]| match world.server.try_command(words).await {
-        Ok(value) => redis::from_redis_value::<Vec<String>>(value.clone())
-            .map(|words| words.join(" | "))
-            .or_else(|_| redis::from_redis_value::<String>(value))
-            .unwrap_or_default(),
-        Err(error) => error.to_string(),
-    };
-    let _ = writeln!(text, "TIME {}", show(&["TIME"]).await);
-    for key in world.server.keys_with("").await {
-        let kind = show(&["TYPE", &key]).await;
-        let value = match kind.as_str() {
-            "string" => show(&["GET", &key]).await,
-            "hash" => show(&["HGETALL", &key]).await,
-            _ => show(&["ZRANGE", &key, "0", "-1", "WITHSCORES"]).await,
-        };
-        let left: i64 = world
-            .server
-            .try_command(&["PTTL", &key])
-            .await
-            .ok()
-            .and_then(|left| redis::from_redis_value(left).ok())
-            .unwrap_or(0);
-        let _ = writeln!(text, "{key} ({kind}, {left} ms): {value}");
-    }
-    let _ = writeln!(text, "channels: {}", show(&["PUBSUB", "CHANNELS"]).await);
+/// All that is held and all who wait.
+pub(crate) async fn dump<S: Home>(world: &World<S>) -> String {
+    let mut text = world.server.dump().await;
     let moment = now();
     let sorted: BTreeMap<_, _> = world.waiting().into_iter().collect();
     for (task, wait) in sorted {
@@ -140,7 +117,7 @@ pub(crate) async fn dump(world: &World) -> String {
 
 /// All processes shut down; then one that never was there before gets all of each gate, and gives
 /// it back, and nothing is left.
-pub(crate) async fn nothing_is_left(world: &Arc<World>) -> Result<(), String> {
+pub(crate) async fn nothing_is_left<S: Home>(world: &Arc<World<S>>) -> Result<(), String> {
     for process in world.processes() {
         let report = process.gates.shutdown(Duration::from_secs(2)).await;
         if report.abandoned > 0 {
@@ -151,6 +128,20 @@ pub(crate) async fn nothing_is_left(world: &Arc<World>) -> Result<(), String> {
             ));
         }
     }
+    if timeout(world.bound(), world.all_let_go()).await.is_err() {
+        return Err(format!("somebody holds for ever\n{}", dump(world).await));
+    }
+    // Where nothing is ever on its way, there is nothing to wait for.
+    if S::EXACT
+        && let Err(left) = leftovers(world).await
+    {
+        return Err(format!("{left} when all had gone"));
+    }
+    let max_wait = if S::EXACT {
+        Duration::ZERO
+    } else {
+        world.bound()
+    };
     // A process that hung a moment ago is passed over in place until its heartbeat has ended;
     // whoever comes then clears it away.
     let patience = now() + 2 * u64::try_from(CLAIM.as_nanos()).unwrap_or(u64::MAX);
@@ -159,8 +150,9 @@ pub(crate) async fn nothing_is_left(world: &Arc<World>) -> Result<(), String> {
         for place in &world.places {
             let ask = Ask {
                 weight: place.cap,
+                limit: place.cap,
                 mode: LeaseMode::Renewed,
-                max_wait: Some(world.bound()),
+                max_wait: Some(max_wait),
             };
             match probe.acquire(place, ask).await {
                 Ok(guard) => drop(guard.release().await),
@@ -175,95 +167,48 @@ pub(crate) async fn nothing_is_left(world: &Arc<World>) -> Result<(), String> {
         }
         probe.gates.shutdown(Duration::from_secs(2)).await;
         match leftovers(world).await {
-            Err(left) if now() > patience => return Err(format!("{left} is left")),
+            Err(left) if S::EXACT || now() > patience => return Err(format!("{left} is left")),
             Err(_) => sleep(Duration::from_millis(500)).await,
             Ok(()) => return Ok(()),
         }
     }
 }
 
-async fn leftovers(world: &World) -> Result<(), String> {
-    leftovers_of(world, "").await
+async fn leftovers<S: Home>(world: &World<S>) -> Result<(), String> {
+    world.server.leftovers("").await
 }
 
-/// Looks for what should not be left of the gates in whose keys `name` occurs.
-pub(crate) async fn leftovers_of(world: &World, name: &str) -> Result<(), String> {
-    let ask = async |words: &[&str]| world.server.command(words).await;
-    for key in world
-        .server
-        .keys_with("")
-        .await
-        .into_iter()
-        .filter(|key| key.contains(name))
-    {
-        let left: i64 = redis::from_redis_value(ask(&["PTTL", &key]).await).unwrap_or(-1);
-        if left == -2 {
-            continue;
-        }
-        if !(0..=KEPT_MS).contains(&left) {
-            return Err(format!("{key} for {left} ms"));
-        }
-        if key.ends_with(":roster") {
-            continue;
-        }
-        let kind: String = redis::from_redis_value(ask(&["TYPE", &key]).await).unwrap_or_default();
-        if kind == "none" {
-            continue;
-        }
-        // Only the counters of a gate may stay.
-        let fields: Vec<String> = match kind.as_str() {
-            "hash" => redis::from_redis_value(ask(&["HKEYS", &key]).await).unwrap_or_default(),
-            _ => vec![format!("a {kind}")],
-        };
-        if let Some(field) = fields
-            .iter()
-            .find(|field| !["F", "S", "L"].contains(&field.as_str()))
-        {
-            let all = if kind == "hash" {
-                ask(&["HGETALL", &key]).await
-            } else {
-                Value::Nil
-            };
-            return Err(format!("{key}: {field}\n{all:?}"));
-        }
-    }
-    Ok(())
-}
-
-/// All that the judges object to.
-pub(crate) fn verdict(world: &World, trace: &Trace) -> Vec<String> {
+/// All that the judges object to. Without a trace of what the server did, a wait stands in the queue
+/// as soon as it was polled. `patience` is how long the machine may keep somebody waiting, in ns.
+pub(crate) fn verdict<S: Home>(
+    world: &World<S>,
+    trace: Option<&Trace>,
+    patience: u64,
+) -> Vec<String> {
     let mut problems = world.problems();
-    problems.extend(trace.problems().iter().take(20).cloned());
-    let (taken, losses, silences) = (world.taken(), world.losses(), world.silences());
+    let (losses, silences, cuts) = (world.losses(), world.silences(), world.cuts());
+    let outages = world.outages();
+    let mut taken = judge::cut_short(world.taken(), &cuts);
+    if S::EXACT {
+        taken = judge::held_unseen(taken, &cuts, &outages);
+    }
     for one in taken.iter().filter(|taken| !taken.foreign) {
-        for verdict in [
+        let mut verdicts = vec![
             judge::losses_are_final(&one.looks),
             judge::deadlines_are_earned(one, &silences),
-        ] {
-            if let Err(problem) = verdict {
-                problems.push(format!(
-                    "{problem}\n{}",
-                    extract(world, std::slice::from_ref(one))
-                ));
-            }
+            judge::cuts_are_final(one, &cuts),
+        ];
+        if S::EXACT {
+            verdicts.push(judge::losses_have_causes(one, &cuts, &outages));
+            verdicts.push(judge::the_unreachable_grant_nothing(one, &silences));
+        }
+        for problem in verdicts.into_iter().filter_map(Result::err) {
+            let one = extract(world, std::slice::from_ref(one));
+            problems.push(format!("{problem}\n{one}"));
         }
     }
-    let ahead = ahead();
+    let stays = world.stays();
     for (gate, place) in world.places.iter().enumerate() {
-        let name = trace.name_of(&place.traced()).unwrap_or_default();
-        for one in taken
-            .iter()
-            .filter(|taken| taken.gate == gate && !taken.foreign)
-        {
-            if let Some(lease) = trace.lease(&name, one.hold.fence)
-                && let Err(problem) = judge::deadlines_are_the_servers(one, lease, ahead)
-            {
-                problems.push(format!(
-                    "{problem}: {lease:?}\n{}",
-                    extract(world, std::slice::from_ref(one))
-                ));
-            }
-        }
         let here: Vec<_> = taken
             .iter()
             .filter(|taken| taken.gate == gate)
@@ -288,8 +233,15 @@ pub(crate) fn verdict(world: &World, trace: &Trace) -> Vec<String> {
         if let Err(problem) = history::fences_rise(&holds(&ours)) {
             problems.push(format!("{}: {problem}", place.name));
         }
-        // A mutex' holds don't overlap, so their fences rise in the order of acquiring.
         let alone = judge::outside_losses(&ours, &losses);
+        if let Err((problem, crowd)) = judge::limits_kept(&alone) {
+            problems.push(format!(
+                "{}: {problem}\n{}",
+                place.name,
+                extract(world, &crowd)
+            ));
+        }
+        // A mutex' holds don't overlap, so their fences rise in the order of acquiring.
         let alone: Vec<_> = holds(&alone)
             .into_iter()
             .filter(|hold| hold.acquired < hold.ended)
@@ -299,16 +251,23 @@ pub(crate) fn verdict(world: &World, trace: &Trace) -> Vec<String> {
         {
             problems.push(format!("{}: {problem}", place.name));
         }
-        let served: BTreeMap<u64, u64> = trace
-            .served(&place.traced())
-            .iter()
-            .map(|served| (served.fence, served.queued))
-            .collect();
+        let served: Option<BTreeMap<u64, u64>> = trace.map(|trace| {
+            trace
+                .served(&place.traced())
+                .iter()
+                .map(|served| (served.fence, served.queued))
+                .collect()
+        });
         let waits: Vec<history::Wait> = ours
             .iter()
             .map(|taken| history::Wait {
                 asked: taken.hold.asked,
-                queued: served.get(&taken.hold.fence).copied().unwrap_or(u64::MAX),
+                queued: served
+                    .as_ref()
+                    .map_or(taken.pended, |served| {
+                        served.get(&taken.hold.fence).copied()
+                    })
+                    .unwrap_or(u64::MAX),
                 // Strictly first come, first served, so all weights are judged as one.
                 weight: 1,
                 fence: Some(taken.hold.fence),
@@ -316,6 +275,43 @@ pub(crate) fn verdict(world: &World, trace: &Trace) -> Vec<String> {
             .collect();
         if let Err(problem) = history::order_kept(&waits) {
             problems.push(format!("{}: {problem}", place.name));
+        }
+        if S::EXACT {
+            let stays: Vec<_> = stays
+                .iter()
+                .filter(|stay| stay.gate == gate)
+                .copied()
+                .collect();
+            let standing = judge::nobody_is_left_standing(&ours, &stays, &outages, patience);
+            if let Err(problem) = standing {
+                problems.push(format!("{}: {problem}", place.name));
+            }
+        }
+    }
+    if let Some(trace) = trace {
+        problems.extend(by_the_server(world, trace, &taken));
+    }
+    problems
+}
+
+/// What the server's own account contradicts.
+fn by_the_server<S: Home>(world: &World<S>, trace: &Trace, taken: &[judge::Taken]) -> Vec<String> {
+    let mut problems: Vec<String> = trace.problems().iter().take(20).cloned().collect();
+    let ahead = ahead();
+    for (gate, place) in world.places.iter().enumerate() {
+        let name = trace.name_of(&place.traced()).unwrap_or_default();
+        for one in taken
+            .iter()
+            .filter(|taken| taken.gate == gate && !taken.foreign)
+        {
+            if let Some(lease) = trace.lease(&name, one.hold.fence)
+                && let Err(problem) = judge::deadlines_are_the_servers(one, lease, ahead)
+            {
+                problems.push(format!(
+                    "{problem}: {lease:?}\n{}",
+                    extract(world, std::slice::from_ref(one))
+                ));
+            }
         }
     }
     problems
@@ -329,7 +325,7 @@ fn ahead() -> u64 {
 }
 
 /// Some holds, and the faults around them.
-pub(crate) fn extract(world: &World, taken: &[judge::Taken]) -> String {
+pub(crate) fn extract<S: Home>(world: &World<S>, taken: &[judge::Taken]) -> String {
     let from = taken
         .iter()
         .map(|taken| taken.hold.asked)
@@ -380,13 +376,13 @@ pub(crate) fn extract(world: &World, taken: &[judge::Taken]) -> String {
     text
 }
 
-pub(crate) fn describe(world: &World, trace: &Trace) -> String {
+pub(crate) fn describe<S: Home>(world: &World<S>) -> String {
     let counts = &world.counts;
     let read = |count: &std::sync::atomic::AtomicUsize| count.load(Ordering::Relaxed);
     format!(
-        "granted {}, dropped {}, refused {}, failed {} ({} when quiet), lost {}, buried {}; {} faults, {} crashes, {} spoofed, \
-         {} plain holds, {} losses of data; lost() late by {} us at most; server: {} grants, {} in undisturbed order, {} re-entries, \
-         {} gaps",
+        "granted {}, dropped {}, refused {}, failed {} ({} when quiet), lost {}, buried {}, \
+         {} waits; {} faults, {} crashes, {} outages, {} expired, {} spoofed, {} plain holds, \
+         {} losses of data; late by at most: lost() {} us, the end of a wait {} us",
         read(&counts.granted),
         read(&counts.dropped),
         read(&counts.refused),
@@ -394,15 +390,15 @@ pub(crate) fn describe(world: &World, trace: &Trace) -> String {
         read(&counts.failed_when_quiet),
         read(&counts.lost),
         read(&counts.buried),
+        world.stays().len(),
         read(&counts.faults),
         read(&counts.crashes),
+        world.outages().len(),
+        read(&counts.expired),
         read(&counts.spoofs),
         read(&counts.foreign),
         world.losses().len(),
         counts.late_us.load(Ordering::Relaxed),
-        trace.grants,
-        trace.undisturbed(),
-        trace.reentries,
-        trace.gaps,
+        counts.overtime_us.load(Ordering::Relaxed),
     )
 }

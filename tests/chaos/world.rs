@@ -1,24 +1,22 @@
-//! Everything that the tasks of one run share: the server, its gates, the processes, the log.
+//! Everything that the tasks of one run share: the gates and where they live, the processes, the log.
 
 use std::collections::HashMap;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
 use std::time::Duration;
 
 use portcullis::{LeaseMode, LockError, Lost, Portcullis, Releasing};
+use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-use crate::judge::{Loss, Silence, Taken};
+use crate::home::Home;
+use crate::judge::{Cut, Loss, Silence, Stay, Taken};
 use crate::now;
 use crate::random::Random;
-use crate::support::{Mode, Proxy, Server};
-
-pub(crate) const PREFIX: &str = "chaos";
-/// How long a pushed grant and a heartbeat are worth.
-pub(crate) const CLAIM: Duration = Duration::from_secs(3);
-pub(crate) const BEAT: Duration = Duration::from_secs(1);
+use crate::support::{Mode, Server};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
@@ -33,6 +31,7 @@ pub(crate) enum Kind {
 pub(crate) struct Place {
     pub(crate) kind: Kind,
     pub(crate) name: String,
+    /// The greatest limit that anybody asks by.
     pub(crate) cap: u32,
     pub(crate) ttl: Duration,
 }
@@ -80,6 +79,8 @@ impl Place {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Ask {
     pub(crate) weight: u32,
+    /// Of its semaphore; others may ask by another one.
+    pub(crate) limit: u32,
     pub(crate) mode: LeaseMode,
     /// `None`: without end; nothing: not at all.
     pub(crate) max_wait: Option<Duration>,
@@ -125,43 +126,23 @@ impl Guard {
 
 pub(crate) type Acquiring = Pin<Box<dyn Future<Output = Result<Guard, LockError>> + Send>>;
 
-/// One handle behind a proxy of its own: to the server it looks like a process.
+/// One handle: to the gates it looks like a process.
 #[derive(Debug)]
-pub(crate) struct Process {
+pub(crate) struct Process<S: Home = Server> {
     pub(crate) number: usize,
     pub(crate) gates: Portcullis,
-    pub(crate) proxy: Proxy,
+    pub(crate) proxy: S::Proxy,
     pub(crate) timeout: Duration,
     /// It has crashed: its tasks are to stop where they stand.
     pub(crate) dead: CancellationToken,
+    kept: Mutex<Vec<Gate>>,
 }
 
-impl Process {
-    fn start(number: usize, port: u16, timeout: Duration) -> Self {
-        let proxy = Proxy::start(port);
-        let gates = Portcullis::builder()
-            .url(proxy.url())
-            .prefix(PREFIX)
-            .command_timeout(timeout)
-            .build();
-        Self {
-            number,
-            gates: gates.expect("the settings are right"),
-            proxy,
-            timeout,
-            dead: CancellationToken::new(),
-        }
-    }
-
+impl<S: Home> Process<S> {
     pub(crate) fn acquire(&self, place: &Place, ask: Ask) -> Acquiring {
         let right = "the settings are right";
-        match place.kind {
-            Kind::Mutex | Kind::Exact => {
-                let mutex = if place.kind == Kind::Exact {
-                    self.gates.mutex_at(&place.name)
-                } else {
-                    self.gates.mutex(&place.name)
-                };
+        match self.gate(place, ask.limit) {
+            Gate::Mutex(mutex) => {
                 let mutex = mutex
                     .ttl(place.ttl)
                     .expect(right)
@@ -178,30 +159,44 @@ impl Process {
                     }
                 }
             }
-            Kind::Semaphore => {
-                let semaphore = self.gates.semaphore(&place.name, place.cap).expect(right);
+            Gate::Semaphore(semaphore) => {
                 let semaphore = semaphore
                     .ttl(place.ttl)
                     .expect(right)
                     .lease(ask.mode)
                     .expect(right);
+                let semaphore = match ask.max_wait {
+                    None => semaphore,
+                    Some(wait) => semaphore.max_wait(wait),
+                };
                 let weight = ask.weight;
-                match ask.max_wait {
-                    None => {
-                        Box::pin(
-                            async move { semaphore.acquire_many(weight).await.map(Guard::Permit) },
-                        )
-                    }
-                    Some(wait) => {
-                        let semaphore = semaphore.max_wait(wait);
-                        Box::pin(
-                            async move { semaphore.acquire_many(weight).await.map(Guard::Permit) },
-                        )
-                    }
-                }
+                Box::pin(async move { semaphore.acquire_many(weight).await.map(Guard::Permit) })
             }
         }
     }
+
+    fn gate(&self, place: &Place, limit: u32) -> Gate {
+        match place.kind {
+            Kind::Mutex => Gate::Mutex(self.gates.mutex(&place.name)),
+            Kind::Exact => Gate::Mutex(self.gates.mutex_at(&place.name)),
+            Kind::Semaphore => {
+                let semaphore = self.gates.semaphore(&place.name, limit);
+                Gate::Semaphore(semaphore.expect("no limit is 0"))
+            }
+        }
+    }
+
+    /// Keeps a gate in use though nobody holds or waits there, as those do who make it once.
+    pub(crate) fn keep(&self, place: &Place) {
+        lock(&self.kept).push(self.gate(place, place.cap));
+    }
+}
+
+/// Either kind of gate.
+#[derive(Debug)]
+enum Gate {
+    Mutex(portcullis::Mutex),
+    Semaphore(portcullis::Semaphore),
 }
 
 /// Counts of what happened, so that a run that tested nothing shows.
@@ -218,9 +213,13 @@ pub(crate) struct Counts {
     pub(crate) faults: AtomicUsize,
     pub(crate) spoofs: AtomicUsize,
     pub(crate) foreign: AtomicUsize,
+    /// Leases that were told to be over.
+    pub(crate) expired: AtomicUsize,
     /// The latest that a guard's `lost()` came after its deadline, in us: this machine's scheduling
     /// is in it.
     pub(crate) late_us: AtomicU64,
+    /// The most that a wait took beyond its limit, in us, with that in it too.
+    pub(crate) overtime_us: AtomicU64,
 }
 
 #[derive(Debug, Clone)]
@@ -228,12 +227,14 @@ pub(crate) struct Waiting {
     pub(crate) gate: usize,
     pub(crate) process: usize,
     pub(crate) since: u64,
+    /// When its first poll had left it waiting.
+    pub(crate) pended: Option<u64>,
     pub(crate) ask: Ask,
 }
 
 #[derive(Debug)]
-pub(crate) struct World {
-    pub(crate) server: Server,
+pub(crate) struct World<S: Home = Server> {
+    pub(crate) server: S,
     pub(crate) places: Vec<Place>,
     pub(crate) counts: Counts,
     /// When each gate was last granted.
@@ -242,9 +243,13 @@ pub(crate) struct World {
     pub(crate) quiet: AtomicU64,
     /// Nobody asks anew.
     pub(crate) closing: CancellationToken,
-    slots: Mutex<Vec<std::sync::Arc<Process>>>,
+    slots: Mutex<Vec<Arc<Process<S>>>>,
     /// Crashed processes go on living, behind their cut network.
-    crashed: Mutex<Vec<std::sync::Arc<Process>>>,
+    crashed: Mutex<Vec<Arc<Process<S>>>>,
+    /// Tasks that keep the guards of crashed processes until they are lost.
+    graves: Mutex<JoinSet<()>>,
+    /// Threads without a runtime, on which something is dropped.
+    threads: Mutex<Vec<JoinHandle<()>>>,
     started: AtomicUsize,
     waiting: Mutex<HashMap<usize, Waiting>>,
     log: Mutex<Log>,
@@ -257,6 +262,9 @@ struct Log {
     taken: Vec<Taken>,
     losses: Vec<Loss>,
     silences: Vec<Silence>,
+    cuts: Vec<Cut>,
+    outages: Vec<(u64, u64)>,
+    stays: Vec<Stay>,
     problems: Vec<String>,
     faults: Vec<(u64, String)>,
 }
@@ -265,16 +273,18 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl World {
-    /// A server and `processes` handles, each with a command time-out between these two, in ms.
+impl<S: Home> World<S> {
+    /// Gates and `processes` handles on them, each with a command time-out between these two, in
+    /// ms.
     pub(crate) fn start(
+        server: S,
         seed: u64,
         places: Vec<Place>,
         processes: usize,
         timeouts: (u64, u64),
     ) -> Self {
         let world = Self {
-            server: Server::start(),
+            server,
             progress: places.iter().map(|_| AtomicU64::new(now())).collect(),
             places,
             counts: Counts::default(),
@@ -282,6 +292,8 @@ impl World {
             closing: CancellationToken::new(),
             slots: Mutex::default(),
             crashed: Mutex::default(),
+            graves: Mutex::default(),
+            threads: Mutex::default(),
             started: AtomicUsize::new(0),
             waiting: Mutex::default(),
             log: Mutex::default(),
@@ -293,50 +305,59 @@ impl World {
         world
     }
 
-    pub(crate) fn start_process(&self) -> std::sync::Arc<Process> {
+    pub(crate) fn start_process(&self) -> Arc<Process<S>> {
         let number = self.started.fetch_add(1, Ordering::Relaxed);
         let mut random = Random::stream(self.seed, 1_000_000 + number as u64);
         let timeout = random.millis(self.timeouts.0, self.timeouts.1 + 1);
-        std::sync::Arc::new(Process::start(number, self.server.port(), timeout))
+        let (gates, proxy) = self.server.connect(timeout);
+        Arc::new(Process {
+            number,
+            gates,
+            proxy,
+            timeout,
+            dead: CancellationToken::new(),
+            kept: Mutex::default(),
+        })
     }
 
-    pub(crate) fn process(&self, slot: usize) -> std::sync::Arc<Process> {
+    pub(crate) fn process(&self, slot: usize) -> Arc<Process<S>> {
         let slots = lock(&self.slots);
-        std::sync::Arc::clone(&slots[slot % slots.len()])
+        Arc::clone(&slots[slot % slots.len()])
     }
 
-    pub(crate) fn processes(&self) -> Vec<std::sync::Arc<Process>> {
+    pub(crate) fn processes(&self) -> Vec<Arc<Process<S>>> {
         lock(&self.slots).clone()
     }
 
-    /// Crashes the process in a slot: nothing of it reaches the server from here on, and another
-    /// one takes its place. It either dies, which the server sees, or hangs, which nobody sees.
-    pub(crate) fn crash(&self, slot: usize, dies: bool) {
+    /// Puts another process in the place of the one in a slot, which is given.
+    pub(crate) fn replace(&self, slot: usize) -> Arc<Process<S>> {
         let fresh = self.start_process();
-        let crashed = {
-            let mut slots = lock(&self.slots);
-            let length = slots.len();
-            std::mem::replace(&mut slots[slot % length], fresh)
-        };
-        crashed.proxy.set(if dies {
-            Mode::HalfOpen
-        } else {
-            Mode::BlackHole
-        });
-        let from = now();
-        crashed.dead.cancel();
-        self.silence(Silence {
-            process: Some(crashed.number),
-            from,
-            to: u64::MAX,
-        });
-        self.note(format!(
-            "process {} {}",
-            crashed.number,
-            if dies { "dies" } else { "hangs for good" }
-        ));
-        self.counts.crashes.fetch_add(1, Ordering::Relaxed);
-        lock(&self.crashed).push(crashed);
+        let mut slots = lock(&self.slots);
+        let length = slots.len();
+        std::mem::replace(&mut slots[slot % length], fresh)
+    }
+
+    /// Drops something on a thread without a runtime.
+    pub(crate) fn drop_elsewhere(&self, thing: impl Send + 'static) {
+        let thread = std::thread::spawn(move || drop(thing));
+        lock(&self.threads).push(thread);
+    }
+
+    /// Has somebody keep the guard of a crashed process until it is lost.
+    pub(crate) fn bury(&self, grave: impl Future<Output = ()> + Send + 'static) {
+        self.counts.buried.fetch_add(1, Ordering::Relaxed);
+        lock(&self.graves).spawn(grave);
+    }
+
+    /// Waits until nobody keeps a guard any more.
+    pub(crate) async fn all_let_go(&self) {
+        let mut graves = std::mem::take(&mut *lock(&self.graves));
+        while let Some(ended) = graves.join_next().await {
+            ended.expect("who looks at a guard does not panic");
+        }
+        for thread in std::mem::take(&mut *lock(&self.threads)) {
+            thread.join().expect("a drop does not panic");
+        }
     }
 
     pub(crate) fn is_quiet(&self) -> bool {
@@ -347,8 +368,25 @@ impl World {
         lock(&self.waiting).insert(task, waiting);
     }
 
-    pub(crate) fn wait_ends(&self, task: usize) {
-        lock(&self.waiting).remove(&task);
+    /// It did not get what it asked for at its first poll.
+    pub(crate) fn wait_pends(&self, task: usize) {
+        if let Some(waiting) = lock(&self.waiting).get_mut(&task) {
+            waiting.pended = Some(now());
+        }
+    }
+
+    /// Whether it waited, and from when on.
+    pub(crate) fn wait_ends(&self, task: usize) -> Option<u64> {
+        let waiting = lock(&self.waiting).remove(&task)?;
+        let pended = waiting.pended?;
+        lock(&self.log).stays.push(Stay {
+            gate: waiting.gate,
+            from: pended,
+            to: now(),
+            weight: waiting.ask.weight,
+            limit: waiting.ask.limit,
+        });
+        Some(pended)
     }
 
     pub(crate) fn waiting(&self) -> HashMap<usize, Waiting> {
@@ -365,6 +403,28 @@ impl World {
 
     pub(crate) fn silence(&self, silence: Silence) {
         lock(&self.log).silences.push(silence);
+    }
+
+    pub(crate) fn cut(&self, cut: Cut) {
+        lock(&self.log).cuts.push(cut);
+    }
+
+    /// From here on its gates may not be reached.
+    pub(crate) fn goes_out(&self) {
+        lock(&self.log).outages.push((now(), u64::MAX));
+    }
+
+    /// From here on they surely are.
+    pub(crate) fn is_back(&self) {
+        if let Some((_, to)) = lock(&self.log).outages.last_mut() {
+            *to = now();
+        }
+    }
+
+    /// Whether it was out for a moment between these two.
+    pub(crate) fn was_out(&self, from: u64, to: u64) -> bool {
+        let outages = &lock(&self.log).outages;
+        outages.iter().any(|&(out, back)| out <= to && from <= back)
     }
 
     pub(crate) fn problem(&self, problem: String) {
@@ -386,6 +446,18 @@ impl World {
 
     pub(crate) fn silences(&self) -> Vec<Silence> {
         lock(&self.log).silences.clone()
+    }
+
+    pub(crate) fn cuts(&self) -> Vec<Cut> {
+        lock(&self.log).cuts.clone()
+    }
+
+    pub(crate) fn outages(&self) -> Vec<(u64, u64)> {
+        lock(&self.log).outages.clone()
+    }
+
+    pub(crate) fn stays(&self) -> Vec<Stay> {
+        lock(&self.log).stays.clone()
     }
 
     pub(crate) fn problems(&self) -> Vec<String> {
@@ -410,6 +482,33 @@ impl World {
             .map(|place| place.ttl)
             .max()
             .unwrap_or_default();
-        ttl + CLAIM + BEAT + Duration::from_secs(5)
+        ttl + S::RECOVERY
+    }
+}
+
+impl World {
+    /// Crashes the process in a slot: nothing of it reaches the server from here on, and another
+    /// one takes its place. It either dies, which the server sees, or hangs, which nobody sees.
+    pub(crate) fn crash(&self, slot: usize, dies: bool) {
+        let crashed = self.replace(slot);
+        crashed.proxy.set(if dies {
+            Mode::HalfOpen
+        } else {
+            Mode::BlackHole
+        });
+        let from = now();
+        crashed.dead.cancel();
+        self.silence(Silence {
+            process: Some(crashed.number),
+            from,
+            to: u64::MAX,
+        });
+        self.note(format!(
+            "process {} {}",
+            crashed.number,
+            if dies { "dies" } else { "hangs for good" }
+        ));
+        self.counts.crashes.fetch_add(1, Ordering::Relaxed);
+        lock(&self.crashed).push(crashed);
     }
 }
