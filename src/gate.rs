@@ -97,11 +97,7 @@ impl Gate {
     }
 
     pub(crate) fn max_wait(mut self, max_wait: Duration) -> Self {
-        self.terms.wait = if max_wait.is_zero() {
-            Wait::No
-        } else {
-            Wait::AtMost(max_wait)
-        };
+        self.terms.wait = Wait::at_most(max_wait);
         self
     }
 
@@ -125,19 +121,21 @@ impl Gate {
     pub(crate) async fn enter(&self, weight: u32, wait: Option<Wait>) -> Result<Lease, LockError> {
         // What is ready at once, again and again, would keep other tasks from their turn.
         consume_budget().await;
-        match self.acquire(weight, wait) {
+        match self.acquire(weight, None, wait) {
             Acquire::Ready(answer) => answer,
             waiting => waiting.await,
         }
     }
 
-    /// Starts an acquire; `wait` replaces the configured one.
-    pub(crate) fn acquire(&self, weight: u32, wait: Option<Wait>) -> Acquire {
-        if weight == 0 || weight > self.terms.limit {
+    /// Starts an acquire; `limit` and `wait` replace the configured ones.
+    pub(crate) fn acquire(&self, weight: u32, limit: Option<u32>, wait: Option<Wait>) -> Acquire {
+        let limit = limit.unwrap_or(self.terms.limit);
+        if weight == 0 || weight > limit {
             return Acquire::Ready(Err(Refusal::new(RefusalKind::NeverFits).into()));
         }
         let terms = Terms {
             weight,
+            limit,
             wait: wait.unwrap_or(self.terms.wait),
             ..self.terms
         };

@@ -10,7 +10,9 @@
 //!
 //! # Features
 //!
-//! - `axum`: [`Held`] as an extractor.
+//! - `axum`: [`Held`] as an extractor, and keys from what axum knows of a request.
+//! - `tonic`: gRPC statuses for those who are not let through.
+//! - `test-util`: gates in memory for the tests of those who use them (`test_util`).
 
 #![forbid(unsafe_code)]
 #![cfg_attr(not(test), warn(clippy::print_stdout, clippy::print_stderr))]

@@ -93,6 +93,17 @@ pub(crate) enum Wait {
     Unbounded,
 }
 
+impl Wait {
+    /// Zero is not to wait at all.
+    pub(crate) const fn at_most(wait: Duration) -> Self {
+        if wait.is_zero() {
+            Self::No
+        } else {
+            Self::AtMost(wait)
+        }
+    }
+}
+
 /// The leases that [`Portcullis::shutdown`](crate::Portcullis::shutdown) ended.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]

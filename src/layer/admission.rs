@@ -11,35 +11,67 @@
 
 use std::fmt;
 use std::future::Future;
+use std::mem;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
+use bytes::Bytes;
 use http::request::Parts;
+use http::{Extensions, Response};
 use pin_project::pin_project;
 use tower_service::Service;
 
+use super::demand::Demand;
 use super::held::Hold;
 use super::key::{KeyError, MakeKey};
-use super::problem::{Busy, Rejection};
+use super::problem;
+use super::rejection::{Busy, Cause, Rejection, RejectionKind};
 use super::settings::{HoldUntil, OnLost};
 use crate::backend::{Acquire, Wait};
 use crate::gate::Gate;
 use crate::key::Key;
+use crate::lease::Lease;
 
 /// How long a request waits unless its layer or its gate says otherwise.
 const DEFAULT_MAX_WAIT: Duration = Duration::from_secs(2);
+
+/// A closure over a request's head.
+pub(super) type OfHead<T> = Arc<dyn Fn(&Parts) -> T + Send + Sync>;
+
+/// A closure over a refusal and its answer.
+pub(super) type OnRefusal =
+    Arc<dyn Fn(&Rejection, Response<Bytes>) -> Response<Bytes> + Send + Sync>;
 
 /// A gate, and how requests pass it.
 #[derive(Clone)]
 pub(super) struct Admission {
     gate: Gate,
     wait: Wait,
+    pub(super) applies_to: Option<OfHead<bool>>,
     pub(super) key: Option<Arc<dyn MakeKey>>,
+    pub(super) demand: Option<OfHead<Demand>>,
+    pub(super) deadline: Option<OfHead<Option<Duration>>>,
     pub(super) hold_until: HoldUntil,
     pub(super) on_lost: OnLost,
     pub(super) busy: Busy,
+    pub(super) on_refusal: Option<OnRefusal>,
+    /// Whether gRPC requests are treated as such.
+    #[cfg(feature = "tonic")]
+    pub(super) grpc: bool,
+    /// Whether it was said that no request can pass.
+    misconfigured: Arc<AtomicBool>,
+}
+
+/// What a request has to wait for.
+pub(super) struct Begun {
+    /// `None` if it is exempt.
+    acquire: Result<Option<Acquire>, KeyError>,
+    /// Whether its caller understands gRPC statuses.
+    #[cfg(feature = "tonic")]
+    grpc: bool,
 }
 
 impl Admission {
@@ -52,19 +84,22 @@ impl Admission {
         Self {
             gate,
             wait,
+            applies_to: None,
             key: None,
+            demand: None,
+            deadline: None,
             hold_until: HoldUntil::default(),
             on_lost,
             busy,
+            on_refusal: None,
+            #[cfg(feature = "tonic")]
+            grpc: false,
+            misconfigured: Arc::default(),
         }
     }
 
     pub(super) fn set_max_wait(&mut self, max_wait: Duration) {
-        self.wait = if max_wait.is_zero() {
-            Wait::No
-        } else {
-            Wait::AtMost(max_wait)
-        };
+        self.wait = Wait::at_most(max_wait);
     }
 
     pub(super) fn set_fixed_key(&mut self, key: &Key) {
@@ -72,17 +107,82 @@ impl Admission {
         self.key = None;
     }
 
-    /// Starts the acquire that a request with this head has to wait for; `None` if it is exempt.
-    /// Services without heads give `None` and can't have their key read.
-    pub(super) fn begin(&self, head: Option<&mut Parts>) -> Result<Option<Acquire>, KeyError> {
-        let Some(make_key) = &self.key else {
-            return Ok(Some(self.gate.acquire(1, Some(self.wait))));
+    /// Starts the acquire that a request with this head has to wait for. Services without heads give
+    /// `None` and can't have them read.
+    pub(super) fn begin(&self, mut head: Option<&mut Parts>) -> Begun {
+        Begun {
+            #[cfg(feature = "tonic")]
+            grpc: head.as_deref().is_some_and(|head| self.speaks_grpc(head)),
+            acquire: match &mut head {
+                Some(head) => self.acquire(head),
+                None if self.reads_heads() => Err(KeyError::misconfigured(
+                    "the layer was made `plain()` after settings that read HTTP heads; set a fixed key behind it",
+                )),
+                None => Ok(Some(self.gate.acquire(1, None, Some(self.wait)))),
+            },
+        }
+    }
+
+    fn acquire(&self, head: &mut Parts) -> Result<Option<Acquire>, KeyError> {
+        if self
+            .applies_to
+            .as_ref()
+            .is_some_and(|applies_to| !applies_to(head))
+        {
+            return Ok(None);
+        }
+        let key = match &self.key {
+            Some(make_key) => match make_key.make_key(head)? {
+                Some(key) => Some(key),
+                None => return Ok(None),
+            },
+            None => None,
         };
-        let Some(head) = head else {
-            return Err(KeyError::missing("HTTP head"));
+        let Demand { weight, limit } = match &self.demand {
+            Some(demand) => demand(head),
+            None => Demand::default(),
         };
-        let key = make_key.make_key(head)?;
-        Ok(key.map(|key| self.gate.keyed(&key).acquire(1, Some(self.wait))))
+        let wait = Some(self.wait_of(head));
+        Ok(Some(match key {
+            Some(key) => self.gate.keyed(&key).acquire(weight, limit, wait),
+            None => self.gate.acquire(weight, limit, wait),
+        }))
+    }
+
+    /// No longer than the layer and the caller both wait.
+    fn wait_of(&self, head: &Parts) -> Wait {
+        let told = self.deadline.as_ref().and_then(|deadline| deadline(head));
+        #[cfg(feature = "tonic")]
+        let told = told.into_iter().chain(self.grpc_timeout(head)).min();
+        match (self.wait, told) {
+            (Wait::AtMost(wait), Some(told)) if told < wait => Wait::at_most(told),
+            (Wait::Unbounded, Some(told)) => Wait::at_most(told),
+            (wait, _) => wait,
+        }
+    }
+
+    #[cfg(feature = "tonic")]
+    fn speaks_grpc(&self, head: &Parts) -> bool {
+        self.grpc && super::grpc::is_grpc(&head.headers)
+    }
+
+    #[cfg(feature = "tonic")]
+    fn grpc_timeout(&self, head: &Parts) -> Option<Duration> {
+        super::deadline::grpc_timeout(head).filter(|_| self.speaks_grpc(head))
+    }
+
+    /// Once: no request can do anything about it, and each would say it again.
+    fn log_misconfigured(&self, rejection: &Rejection) {
+        if !self.misconfigured.swap(true, Ordering::Relaxed) {
+            tracing::error!(%rejection, "no request can pass this gate as it is set up");
+        }
+    }
+
+    fn reads_heads(&self) -> bool {
+        self.key.is_some()
+            || self.applies_to.is_some()
+            || self.demand.is_some()
+            || self.deadline.is_some()
     }
 }
 
@@ -92,12 +192,16 @@ impl fmt::Debug for Admission {
             .field("gate", &self.gate)
             .field("wait", &self.wait)
             .field("keyed", &self.key.is_some())
+            .field("filtered", &self.applies_to.is_some())
             .field("hold_until", &self.hold_until)
             .field("on_lost", &self.on_lost)
             .field("busy", &self.busy)
-            .finish()
+            .finish_non_exhaustive()
     }
 }
+
+/// Where a request shows what it holds, if it has a place for that.
+pub(super) type ExtensionsOf<Req> = fn(&mut Req) -> Option<&mut Extensions>;
 
 /// How a request fared.
 pub(super) enum Outcome<T> {
@@ -109,18 +213,20 @@ pub(super) enum Outcome<T> {
 #[pin_project]
 pub(super) struct Passage<S: Service<Req>, Req> {
     admission: Arc<Admission>,
+    #[cfg(feature = "tonic")]
+    grpc: bool,
     #[pin]
     step: Step<S, Req>,
 }
 
 #[pin_project(project = StepProjection)]
 enum Step<S: Service<Req>, Req> {
-    /// The key could not be read.
-    Keyless(KeyError),
+    /// Not let through, and not yet told so.
+    Refused(Option<Cause>),
     Waiting {
         acquire: Acquire,
         ready: Option<(S, Req)>,
-        hand_over: fn(&mut Req, &Hold),
+        extensions: ExtensionsOf<Req>,
     },
     Working {
         #[pin]
@@ -131,36 +237,83 @@ enum Step<S: Service<Req>, Req> {
     Ended,
 }
 
-impl<S: Service<Req>, Req> Passage<S, Req> {
-    /// Sends `request` on its way to `ready`, the service that was polled ready; `acquire` is what
-    /// [`begin`](Admission::begin) gave for it. `hand_over` puts the lease into the request.
+impl<S: Service<Req>, Req> Step<S, Req> {
+    /// Hands `request` to `ready`, with the lease to be seen in it.
+    fn work(
+        admission: &Admission,
+        lease: Lease,
+        ready: &mut S,
+        mut request: Req,
+        extensions: ExtensionsOf<Req>,
+    ) -> Self {
+        let (gate, on_lost) = (admission.gate.name(), admission.on_lost);
+        let hold = Hold::new(gate, lease, on_lost, extensions(&mut request));
+        Self::Working {
+            response: ready.call(request),
+            hold: Some(hold),
+        }
+    }
+}
+
+impl<S: Service<Req> + Clone, Req> Passage<S, Req> {
+    /// Sends `request` on its way to `ready`, the service that was polled ready; `begun` is what
+    /// [`begin`](Admission::begin) gave for it.
     pub(super) fn new(
         admission: &Arc<Admission>,
-        acquire: Result<Option<Acquire>, KeyError>,
-        mut ready: S,
+        begun: Begun,
+        ready: &mut S,
         request: Req,
-        hand_over: fn(&mut Req, &Hold),
+        extensions: ExtensionsOf<Req>,
     ) -> Self {
-        let step = match acquire {
-            Ok(Some(acquire)) => Step::Waiting {
-                acquire,
-                ready: Some((ready, request)),
-                hand_over,
-            },
+        let step = match begun.acquire {
+            // As most are in memory, which spares them the clone.
+            Ok(Some(Acquire::Ready(Ok(lease)))) => {
+                Step::work(admission, lease, ready, request, extensions)
+            }
+            Ok(Some(Acquire::Ready(Err(error)))) => Step::Refused(Some(Cause::Lock(error))),
+            Ok(Some(acquire)) => {
+                // The clone may not be ready, so it is the one that stays.
+                let unready = ready.clone();
+                Step::Waiting {
+                    acquire,
+                    ready: Some((mem::replace(ready, unready), request)),
+                    extensions,
+                }
+            }
             Ok(None) => Step::Working {
                 response: ready.call(request),
                 hold: None,
             },
-            Err(error) => Step::Keyless(error),
+            Err(error) => Step::Refused(Some(Cause::Key(error))),
         };
         Self {
             admission: Arc::clone(admission),
+            #[cfg(feature = "tonic")]
+            grpc: begun.grpc,
             step,
         }
     }
+}
 
-    pub(super) fn admission(&self) -> &Admission {
-        &self.admission
+impl<S: Service<Req>, Req> Passage<S, Req> {
+    pub(super) fn hold_until(&self) -> HoldUntil {
+        self.admission.hold_until
+    }
+
+    /// How the request's caller is told.
+    pub(super) fn answer(&self, rejection: &Rejection) -> Response<Bytes> {
+        #[cfg(feature = "tonic")]
+        let answer = if self.grpc {
+            super::grpc::response(rejection)
+        } else {
+            problem::response(rejection)
+        };
+        #[cfg(not(feature = "tonic"))]
+        let answer = problem::response(rejection);
+        match &self.admission.on_refusal {
+            Some(on_refusal) => on_refusal(rejection, answer),
+            None => answer,
+        }
     }
 }
 
@@ -170,50 +323,49 @@ impl<S: Service<Req>, Req> Future for Passage<S, Req> {
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let this = self.project();
         let mut step = this.step;
-        let rejection = loop {
+        let cause = loop {
             match step.as_mut().project() {
-                StepProjection::Keyless(error) => break Rejection::Key(error.clone()),
+                StepProjection::Refused(cause) => break cause.take().expect("told once"),
                 StepProjection::Waiting {
                     acquire,
                     ready,
-                    hand_over,
+                    extensions,
                 } => {
                     let lease = match ready!(Pin::new(acquire).poll(cx)) {
                         Ok(lease) => lease,
-                        Err(error) => break Rejection::Lock(error),
+                        Err(error) => break Cause::Lock(error),
                     };
-                    let gate = Arc::clone(this.admission.gate.name());
-                    let hold = Hold::new(gate, lease, this.admission.on_lost);
-                    let (mut service, mut request) = ready.take().expect("an acquire ends once");
-                    hand_over(&mut request, &hold);
-                    let response = service.call(request);
-                    step.set(Step::Working {
-                        response,
-                        hold: Some(hold),
-                    });
+                    let (mut service, request) = ready.take().expect("an acquire ends once");
+                    let extensions = *extensions;
+                    step.set(Step::work(
+                        this.admission,
+                        lease,
+                        &mut service,
+                        request,
+                        extensions,
+                    ));
                 }
                 StepProjection::Working { response, hold } => {
-                    // Looked at first: an answer that comes after the loss may rest on what another
-                    // has changed.
-                    if let Some(held) = hold
-                        && let Poll::Ready(reason) = held.poll_lost(cx)
-                    {
-                        break Rejection::Lost(reason);
+                    match ready!(Hold::poll_while_held(hold, cx, |cx| response.poll(cx))) {
+                        Ok(answer) => {
+                            // Taken also when the service failed: its caller may keep this future
+                            // for long.
+                            let hold = hold.take();
+                            return Poll::Ready(
+                                answer.map(|answer| Outcome::Answered(answer, hold)),
+                            );
+                        }
+                        Err(reason) => break Cause::Lost(reason),
                     }
-                    let answer = ready!(response.poll(cx));
-                    // Taken also when the service failed: its caller may keep this future for long.
-                    let hold = hold.take();
-                    return Poll::Ready(answer.map(|answer| Outcome::Answered(answer, hold)));
                 }
                 StepProjection::Ended => panic!("polled after it has ended"),
             }
         };
-        let gate = this.admission.gate.name();
-        match &rejection {
-            Rejection::Lost(reason) => tracing::warn!(%gate, %reason, "request aborted"),
-            Rejection::Key(_) | Rejection::Lock(_) => {
-                tracing::debug!(%gate, %rejection, "request refused");
-            }
+        let rejection = Rejection::new(this.admission.gate.name(), cause, this.admission.busy);
+        match rejection.kind() {
+            RejectionKind::LeaseLost => tracing::warn!(%rejection, "request aborted"),
+            RejectionKind::Misconfigured => this.admission.log_misconfigured(&rejection),
+            _ => tracing::debug!(%rejection, "request refused"),
         }
         // Drops the handler, or the request that has waited.
         step.set(Step::Ended);
@@ -224,7 +376,7 @@ impl<S: Service<Req>, Req> Future for Passage<S, Req> {
 impl<S: Service<Req>, Req> fmt::Debug for Passage<S, Req> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let step = match &self.step {
-            Step::Keyless(_) => "Keyless",
+            Step::Refused(_) => "Refused",
             Step::Waiting { .. } => "Waiting",
             Step::Working { .. } => "Working",
             Step::Ended => "Ended",
@@ -233,5 +385,95 @@ impl<S: Service<Req>, Req> fmt::Debug for Passage<S, Req> {
             .field("admission", &self.admission)
             .field("step", &step)
             .finish()
+    }
+}
+
+/// Where the lease is granted within the call: gates on a server never do that.
+#[cfg(test)]
+mod tests {
+    use std::convert::Infallible;
+    use std::future::{Pending, pending};
+    use std::panic::{AssertUnwindSafe, catch_unwind};
+    use std::task::Waker;
+
+    use tower::{Layer, ServiceExt, service_fn};
+
+    use super::*;
+    use crate::layer::{Gated, MutexLayer, Plain};
+    use crate::mutex::Mutex;
+    use crate::portcullis::Portcullis;
+
+    fn lock() -> Mutex {
+        Portcullis::in_memory().mutex("a").max_wait(Duration::ZERO)
+    }
+
+    fn gated<S>(lock: &Mutex, inner: S) -> Gated<S, Plain> {
+        MutexLayer::new(lock.clone()).plain().layer(inner)
+    }
+
+    async fn is_free(lock: &Mutex) -> bool {
+        lock.try_lock().await.is_ok()
+    }
+
+    /// Its clones have to be polled ready anew, and its requests tell whether they were.
+    #[derive(Debug)]
+    struct Strict {
+        ready: bool,
+    }
+
+    impl Clone for Strict {
+        fn clone(&self) -> Self {
+            Self { ready: false }
+        }
+    }
+
+    impl Service<()> for Strict {
+        type Response = Infallible;
+        type Error = Infallible;
+        type Future = Pending<Result<Infallible, Infallible>>;
+
+        fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+            self.ready = true;
+            Poll::Ready(Ok(()))
+        }
+
+        fn call(&mut self, (): ()) -> Self::Future {
+            assert!(mem::take(&mut self.ready), "polled ready");
+            pending()
+        }
+    }
+
+    #[tokio::test]
+    async fn who_holds_at_once_or_later_calls_the_service_that_was_polled_ready() {
+        let lock = lock().max_wait(Duration::from_secs(10));
+        let mut gated = gated(&lock, Strict { ready: false });
+        let mut cx = Context::from_waker(Waker::noop());
+        let first = gated.ready().await.expect("always").call(());
+        let mut second = Box::pin(gated.ready().await.expect("always").call(()));
+        assert!(second.as_mut().poll(&mut cx).is_pending());
+        drop(first);
+        assert!(second.as_mut().poll(&mut cx).is_pending());
+        drop(second);
+        assert!(is_free(&lock).await);
+    }
+
+    #[tokio::test]
+    async fn a_response_future_that_is_never_polled_leaves_nothing() {
+        let lock = lock();
+        let mut gated = gated(&lock, Strict { ready: false });
+        let response = gated.ready().await.expect("always").call(());
+        assert!(!is_free(&lock).await);
+        drop(response);
+        assert!(is_free(&lock).await);
+    }
+
+    #[tokio::test]
+    async fn a_service_that_panics_when_it_is_called_leaves_nothing() {
+        let lock = lock();
+        let broken = service_fn(|()| -> Pending<Result<(), Infallible>> { panic!("broken") });
+        let mut gated = gated(&lock, broken);
+        let call = AssertUnwindSafe(|| drop(gated.call(())));
+        assert!(catch_unwind(call).is_err());
+        assert!(is_free(&lock).await);
     }
 }

@@ -68,13 +68,14 @@ where
         let mut content = self.project().content;
         let frame = match content.as_mut().project() {
             ContentProjection::Inner { mut body, hold } => {
-                if let Some(held) = hold
-                    && let Poll::Ready(reason) = held.poll_lost(cx)
-                {
-                    content.set(Content::Ended);
-                    return Poll::Ready(Some(Err(reason.into())));
-                }
-                let frame = ready!(body.as_mut().poll_frame(cx));
+                let polled = Hold::poll_while_held(hold, cx, |cx| body.as_mut().poll_frame(cx));
+                let frame = match ready!(polled) {
+                    Ok(frame) => frame,
+                    Err(reason) => {
+                        content.set(Content::Ended);
+                        return Poll::Ready(Some(Err(reason.into())));
+                    }
+                };
                 if !matches!(frame, Some(Ok(_))) || body.is_end_stream() {
                     *hold = None;
                 }

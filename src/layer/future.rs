@@ -13,14 +13,10 @@ use pin_project::pin_project;
 use tower_service::Service;
 
 use super::BoxError;
-use super::admission::{Admission, Outcome, Passage};
+use super::admission::{Admission, Begun, ExtensionsOf, Outcome, Passage};
 use super::body::HeldBody;
-use super::held::Hold;
-use super::key::KeyError;
-use super::problem;
 use super::service::{Http, Plain};
 use super::settings::HoldUntil;
-use crate::backend::Acquire;
 
 /// Waits for the request's turn, then for the inner service's answer: the future of
 /// [`Gated`](super::Gated).
@@ -38,15 +34,15 @@ pub struct ResponseFuture<S: Service<Req>, Req, P> {
     protocol: PhantomData<fn() -> P>,
 }
 
-impl<S: Service<Req>, Req, P> ResponseFuture<S, Req, P> {
+impl<S: Service<Req> + Clone, Req, P> ResponseFuture<S, Req, P> {
     pub(super) fn new(
         admission: &Arc<Admission>,
-        acquire: Result<Option<Acquire>, KeyError>,
-        ready: S,
+        begun: Begun,
+        ready: &mut S,
         request: Req,
-        hand_over: fn(&mut Req, &Hold),
+        extensions: ExtensionsOf<Req>,
     ) -> Self {
-        let passage = Passage::new(admission, acquire, ready, request, hand_over);
+        let passage = Passage::new(admission, begun, ready, request, extensions);
         Self {
             passage,
             protocol: PhantomData,
@@ -64,15 +60,12 @@ where
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let mut passage = self.project().passage;
         let outcome = ready!(passage.as_mut().poll(cx))?;
-        let admission = passage.admission();
         let response = match outcome {
             Outcome::Answered(response, hold) => {
-                let hold = hold.filter(|_| admission.hold_until == HoldUntil::Body);
+                let hold = hold.filter(|_| passage.hold_until() == HoldUntil::Body);
                 response.map(|body| HeldBody::new(body, hold))
             }
-            Outcome::Rejected(rejection) => {
-                problem::response(&rejection, admission.busy).map(HeldBody::problem)
-            }
+            Outcome::Rejected(rejection) => passage.answer(&rejection).map(HeldBody::problem),
         };
         Poll::Ready(Ok(response))
     }

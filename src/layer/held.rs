@@ -2,9 +2,12 @@
 
 use std::fmt;
 use std::future::Future;
+use std::iter;
 use std::pin::Pin;
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 use std::task::{Context, Poll};
+
+use http::Extensions;
 
 use super::settings::OnLost;
 use crate::lease::{Lease, LeaseView, Lost, LostReason};
@@ -12,39 +15,117 @@ use crate::lease::{Lease, LeaseView, Lost, LostReason};
 /// The owner of a request's lease, beside those who [keep](Held::keep) it; the last one to go gives
 /// it back.
 pub(super) struct Hold {
-    gate: Arc<str>,
     lease: Arc<Lease>,
-    /// Only where a loss is to end the request. Boxed, so that a body stays `Unpin` behind a gate.
+    /// What the handler sees of it, where there is a place to show it.
+    shown: Option<Arc<Shown>>,
+    on_lost: OnLost,
+    /// Made when the request first waits for something else. Boxed, so that a body stays `Unpin`
+    /// behind a gate.
     lost: Option<Pin<Box<Lost>>>,
 }
 
 impl Hold {
-    pub(super) fn new(gate: Arc<str>, lease: Lease, on_lost: OnLost) -> Self {
-        let lost = match on_lost {
-            OnLost::Abort => Some(Box::pin(lease.state().lost())),
-            OnLost::Continue => None,
-        };
+    /// Shows the lease of the gate of this name in the request's `extensions`, if it has some.
+    pub(super) fn new(
+        gate: &Arc<str>,
+        lease: Lease,
+        on_lost: OnLost,
+        extensions: Option<&mut Extensions>,
+    ) -> Self {
+        let lease = Arc::new(lease);
+        let shown = extensions.map(|extensions| {
+            let shown = Arc::new(Shown {
+                gate: Arc::clone(gate),
+                lease: Arc::downgrade(&lease),
+                view: OnceLock::new(),
+                outer: extensions.get().cloned().unwrap_or_default(),
+            });
+            extensions.insert(Held(Some(Arc::clone(&shown))));
+            shown
+        });
         Self {
-            gate,
-            lease: Arc::new(lease),
-            lost,
+            lease,
+            shown,
+            on_lost,
+            lost: None,
         }
     }
 
-    /// Ready when the lease is lost and its request is to end with it.
-    pub(super) fn poll_lost(&mut self, cx: &mut Context<'_>) -> Poll<LostReason> {
-        match &mut self.lost {
-            Some(lost) => lost.as_mut().poll(cx),
-            None => Poll::Pending,
+    /// Polls the request's `work`, unless the lease is lost and the request is to end with it.
+    pub(super) fn poll_while_held<T>(
+        hold: &mut Option<Self>,
+        cx: &mut Context<'_>,
+        work: impl FnOnce(&mut Context<'_>) -> Poll<T>,
+    ) -> Poll<Result<T, LostReason>> {
+        let hold = hold.as_mut().filter(|hold| hold.on_lost == OnLost::Abort);
+        let Some(hold) = hold else {
+            return work(cx).map(Ok);
+        };
+        // Looked at first: an answer that comes after the loss may rest on what another has
+        // changed.
+        if !hold.lease.state().is_held()
+            && let Poll::Ready(reason) = hold.poll_lost(cx)
+        {
+            return Poll::Ready(Err(reason));
+        }
+        match work(cx) {
+            Poll::Ready(done) => Poll::Ready(Ok(done)),
+            // Watched only where there is something to wait for: most work is done at once.
+            Poll::Pending => hold.poll_lost(cx).map(Err),
+        }
+    }
+
+    fn poll_lost(&mut self, cx: &mut Context<'_>) -> Poll<LostReason> {
+        let lease = &self.lease;
+        let lost = self
+            .lost
+            .get_or_insert_with(|| Box::pin(lease.state().lost()));
+        lost.as_mut().poll(cx)
+    }
+}
+
+impl Drop for Hold {
+    fn drop(&mut self) {
+        if let Some(shown) = &self.shown
+            && Arc::strong_count(shown) > 1
+        {
+            shown.view();
         }
     }
 }
 
 impl fmt::Debug for Hold {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Hold")
+        f.debug_tuple("Hold").field(&self.lease).finish()
+    }
+}
+
+/// What is seen of one lease of a request, also after its end.
+struct Shown {
+    gate: Arc<str>,
+    lease: Weak<Lease>,
+    /// Made when somebody first looks; when the request ends at the latest, if then somebody is left
+    /// who may look. Most requests end without.
+    view: OnceLock<LeaseView>,
+    /// The leases of the gates further out.
+    outer: Held,
+}
+
+impl Shown {
+    /// `None` only where nobody asks: the lease has ended, and nobody was left who could look.
+    fn view(&self) -> Option<&LeaseView> {
+        if let Some(lease) = self.lease.upgrade() {
+            self.view.get_or_init(|| LeaseView::new(lease.state()));
+        }
+        self.view.get()
+    }
+}
+
+impl fmt::Debug for Shown {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Shown")
             .field(&self.gate)
-            .field(&self.lease)
+            .field(&self.view())
             .finish()
     }
 }
@@ -68,35 +149,23 @@ impl fmt::Debug for Hold {
 ///     Ok(format!("UPDATE accounts SET .. WHERE fence <= {}", lease.fencing_token()))
 /// }
 /// ```
-#[derive(Debug, Clone, Default)]
-pub struct Held {
-    leases: Arc<[HeldLease]>,
-}
-
-#[derive(Debug, Clone)]
-struct HeldLease {
-    gate: Arc<str>,
-    view: LeaseView,
-    owner: Weak<Lease>,
-}
+#[derive(Clone, Default)]
+pub struct Held(
+    /// Of the innermost gate, which knows those further out. A gate adds itself in front, so what
+    /// was cloned before does not see it: a request that is tried twice under one outer gate must
+    /// not meet the leases of its first try.
+    Option<Arc<Shown>>,
+);
 
 impl Held {
-    /// Appends a lease. What others cloned before does not see it: a request that is tried twice
-    /// under one outer gate must not meet the leases of its first try.
-    pub(super) fn and(&self, hold: &Hold) -> Self {
-        let view = LeaseView::new(hold.lease.state());
-        let added = HeldLease {
-            gate: Arc::clone(&hold.gate),
-            view,
-            owner: Arc::downgrade(&hold.lease),
-        };
-        Self {
-            leases: self.leases.iter().cloned().chain([added]).collect(),
-        }
+    /// From the inside out.
+    fn leases(&self) -> impl Iterator<Item = &Arc<Shown>> {
+        iter::successors(self.0.as_ref(), |shown| shown.outer.0.as_ref())
     }
 
     fn not_held(&self, gate: &str) -> NotHeld {
-        let passed: Vec<&str> = self.leases.iter().map(|lease| &*lease.gate).collect();
+        let mut passed: Vec<&str> = self.leases().map(|shown| &*shown.gate).collect();
+        passed.reverse();
         NotHeld {
             gate: gate.into(),
             passed: passed.join("`, `").into(),
@@ -110,9 +179,9 @@ impl Held {
     ///
     /// If the request passed no such gate, or was exempt from it.
     pub fn lease(&self, gate: &str) -> Result<LeaseView, NotHeld> {
-        let found = self.leases.iter().rev().find(|lease| &*lease.gate == gate);
+        let found = self.leases().find(|shown| &*shown.gate == gate);
         found
-            .map(|lease| lease.view.clone())
+            .and_then(|shown| shown.view().cloned())
             .ok_or_else(|| self.not_held(gate))
     }
 
@@ -141,19 +210,24 @@ impl Held {
     /// }
     /// ```
     pub fn keep(&self) -> Result<Kept, NotHeld> {
-        if self.leases.is_empty() {
+        if self.0.is_none() {
             return Err(self.not_held("any"));
         }
-        let owner = |held: &HeldLease| {
-            held.owner
-                .upgrade()
-                .ok_or_else(|| self.not_held(&held.gate))
+        let owner = |shown: &Arc<Shown>| {
+            let owner = shown.lease.upgrade();
+            owner.ok_or_else(|| self.not_held(&shown.gate))
         };
-        let owners = self.leases.iter().map(owner).collect::<Result<_, _>>()?;
+        let owners = self.leases().map(owner).collect::<Result<_, _>>()?;
         Ok(Kept {
             held: self.clone(),
             owners,
         })
+    }
+}
+
+impl fmt::Debug for Held {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries(self.leases()).finish()
     }
 }
 
@@ -223,5 +297,85 @@ mod extract {
             tracing::error!(%self, "a handler expects another gate");
             StatusCode::INTERNAL_SERVER_ERROR.into_response()
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use futures_util::FutureExt;
+
+    use super::*;
+    use crate::lease::LeaseMode;
+    use crate::mutex::Mutex;
+    use crate::portcullis::Portcullis;
+
+    fn lock(name: &str) -> Mutex {
+        Portcullis::in_memory().mutex(name)
+    }
+
+    /// One that is lost after 1 ms.
+    fn short_lock(name: &str) -> Mutex {
+        let lock = lock(name).lease(LeaseMode::MaxHold(Duration::from_millis(1)));
+        lock.expect("long enough")
+    }
+
+    async fn hold(lock: &Mutex, extensions: &mut Extensions) -> Hold {
+        let lease = lock.gate.enter(1, None).await.expect("a free lock");
+        Hold::new(lock.gate.name(), lease, OnLost::Abort, Some(extensions))
+    }
+
+    fn held(extensions: &Extensions) -> Held {
+        extensions.get().cloned().expect("shown")
+    }
+
+    async fn pass_1_ms() {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+
+    #[tokio::test]
+    async fn who_looks_first_when_it_was_given_back_sees_that_it_was_not_lost() {
+        let mut extensions = Extensions::new();
+        let hold = hold(&lock("a"), &mut extensions).await;
+        drop(hold);
+        let lease = held(&extensions).lease("a").expect("behind this gate");
+        assert!(!lease.is_held());
+        assert!(lease.lost().now_or_never().is_none());
+    }
+
+    #[tokio::test]
+    async fn who_looks_first_when_it_was_lost_and_its_request_is_over_sees_the_loss() {
+        let mut extensions = Extensions::new();
+        let hold = hold(&short_lock("a"), &mut extensions).await;
+        pass_1_ms().await;
+        drop(hold);
+        let lease = held(&extensions).lease("a").expect("behind this gate");
+        assert_eq!(lease.lost().now_or_never(), Some(LostReason::Expired));
+    }
+
+    #[tokio::test]
+    async fn what_was_kept_beyond_the_request_is_seen_when_it_is_over_too() {
+        let mut extensions = Extensions::new();
+        let outer = hold(&lock("outer"), &mut extensions).await;
+        let inner = hold(&lock("inner"), &mut extensions).await;
+        let held = held(&extensions);
+        let kept = held.keep().expect("held");
+        drop((inner, outer));
+        drop(kept);
+        for gate in ["outer", "inner"] {
+            assert!(!held.lease(gate).expect("behind this gate").is_held());
+        }
+    }
+
+    #[tokio::test]
+    async fn nothing_of_the_work_is_done_once_the_lease_is_lost() {
+        let mut hold = Some(hold(&short_lock("a"), &mut Extensions::new()).await);
+        pass_1_ms().await;
+        let mut cx = Context::from_waker(std::task::Waker::noop());
+        let polled = Hold::poll_while_held(&mut hold, &mut cx, |_| -> Poll<()> {
+            panic!("polled after the loss")
+        });
+        assert_eq!(polled, Poll::Ready(Err(LostReason::Expired)));
     }
 }

@@ -118,6 +118,19 @@ impl KeyError {
         }
     }
 
+    /// No request can have a key as the service is set up; `remedy` tells those who run it what to
+    /// do.
+    pub(super) const fn misconfigured(remedy: &'static str) -> Self {
+        Self {
+            what: remedy,
+            challenge: None,
+        }
+    }
+
+    pub(super) const fn is_misconfigured(&self) -> bool {
+        false
+    }
+
     pub(super) const fn challenge(&self) -> Option<&HeaderValue> {
         self.challenge.as_ref()
     }

@@ -51,24 +51,36 @@
 //! # Refusals
 //!
 //! HTTP callers get an answer, never an error: `application/problem+json` whose `type` is stable
-//! and begins with `urn:problem-type:portcullis:`. No key, holder or server address is in it. The
-//! inner service's own error passes through.
+//! and begins with `urn:problem-type:portcullis:`. No gate, key, holder or server address is in it.
+//! [`on_refusal`](MutexLayer::on_refusal) changes or replaces it. The inner service's own error
+//! passes through.
 //!
-//! | situation | status | `Retry-After` | `type` ends in |
-//! | --- | --- | --- | --- |
-//! | all permits taken, not waited | 503 | estimate | `at-capacity` |
-//! | mutex held, not waited | 409 or [423](LockedStatus) | holder's remaining TTL | `locked` |
-//! | as many wait as may | 503 | estimate | `queue-full` |
-//! | waited longer than `max_wait` | 503 | estimate | `waited-too-long` |
-//! | lease lost, with [`OnLost::Abort`] | 503 | 1 | `lease-lost` |
-//! | handle shutting down | 503 | 1 | `shutting-down` |
-//! | server failed, or did not answer | 503 | 1 | `unavailable` |
-//! | more permits than there ever are, since an operator lowered the limit | 400 | none | `never-fits` |
-//! | key can't be read | 400 or 401, see [`KeyError`] | none | `no-key` |
+//! | situation | status | `Retry-After` | `type` ends in | gRPC |
+//! | --- | --- | --- | --- | --- |
+//! | all permits taken, not waited | 503 | estimate | `at-capacity` | `RESOURCE_EXHAUSTED` |
+//! | mutex held, not waited | 409 or [423](LockedStatus) | holder's remaining TTL | `locked` | `ABORTED` |
+//! | as many wait as may | 503 | estimate | `queue-full` | `RESOURCE_EXHAUSTED` |
+//! | waited longer than `max_wait` | 503 | estimate | `waited-too-long` | `RESOURCE_EXHAUSTED` |
+//! | lease lost, with [`OnLost::Abort`] | 503 | 1 | `lease-lost` | `UNAVAILABLE` |
+//! | handle shutting down | 503 | 1 | `shutting-down` | `UNAVAILABLE` |
+//! | server failed, or did not answer | 503 | 1 | `unavailable` | `UNAVAILABLE` |
+//! | more permits than there ever are | 400 | none | `never-fits` | `INVALID_ARGUMENT` |
+//! | key can't be read | 400 or 401, see [`KeyError`] | none | `no-key` | `INVALID_ARGUMENT` or `UNAUTHENTICATED` |
+//! | set up so that no request can have a key | 503 | none | `misconfigured` | `UNAVAILABLE` |
 //!
 //! `Retry-After` is in whole seconds, rounded up, at least 1. The estimate is the time to the first
 //! end of a lease, should nobody release before: an upper bound where requests are shorter than
-//! their TTL.
+//! their TTL. Scripts of other origins may read it (`Access-Control-Expose-Headers`), if a CORS
+//! layer outside of the gate lets them read anything. Answers are not to be stored (`Cache-Control:
+//! no-store`). What is misconfigured is logged once, at level error, with what to do.
+//!
+//! A browser's preflight is a request, too: put the CORS layer outside of the gate, which answers it
+//! there, or exempt it by [`applies_to`](MutexLayer::applies_to).
+//!
+//! With the feature `tonic`, a layer made with `grpc()` answers gRPC requests by the status in the
+//! last column, with `google.rpc.RetryInfo` among its details and the header
+//! `grpc-retry-pushback-ms` where `Retry-After` would be; and a caller's `grpc-timeout` shortens its
+//! wait.
 //!
 //! # When a lease is lost
 //!
@@ -101,16 +113,24 @@
 
 mod admission;
 mod body;
+mod deadline;
+mod demand;
 pub mod future;
+#[cfg(feature = "tonic")]
+mod grpc;
 mod held;
 mod key;
 mod problem;
+mod rejection;
 mod service;
 mod settings;
 
 pub use self::body::HeldBody;
+pub use self::deadline::grpc_timeout;
+pub use self::demand::Demand;
 pub use self::held::{Held, Kept, NotHeld};
 pub use self::key::{KeyError, MadeKey, MakeKey};
+pub use self::rejection::{Rejection, RejectionKind};
 pub use self::service::{ConcurrencyLimitLayer, Gated, Http, MutexLayer, Plain};
 pub use self::settings::{HoldUntil, LockedStatus, OnLost};
 

@@ -1,11 +1,12 @@
 //! The layers and the service they make: thin constructors over the one admission.
 
 use std::marker::PhantomData;
-use std::mem;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use bytes::Bytes;
+use http::request::Parts;
 use http::{Request, Response};
 use http_body::Body;
 use tower_layer::Layer;
@@ -14,10 +15,10 @@ use tower_service::Service;
 use super::BoxError;
 use super::admission::Admission;
 use super::body::HeldBody;
+use super::demand::Demand;
 use super::future::ResponseFuture;
-use super::held::{Held, Hold};
 use super::key::MakeKey;
-use super::problem::Busy;
+use super::rejection::{Busy, Rejection};
 use super::settings::{HoldUntil, LockedStatus, OnLost};
 use crate::key::Key;
 use crate::mutex::Mutex;
@@ -119,6 +120,45 @@ impl ConcurrencyLimitLayer {
     }
 }
 
+impl ConcurrencyLimitLayer {
+    /// Sets what each request asks for, where requests differ: how many permits it takes, and of how
+    /// many. One permit, of as many as the semaphore has, by default.
+    ///
+    /// # Examples
+    ///
+    /// Each tenant has permits of its own, as many as its plan says; an import takes three:
+    ///
+    /// ```
+    /// # fn example(gates: portcullis::Portcullis) -> Result<(), portcullis::ConfigError> {
+    /// use http::request::Parts;
+    /// use portcullis::ConcurrencyLimitLayer;
+    /// use portcullis::layer::{Demand, KeyError};
+    ///
+    /// #[derive(Clone)]
+    /// struct Tenant {
+    ///     id: u64,
+    ///     permits: u32,
+    /// }
+    ///
+    /// let layer = ConcurrencyLimitLayer::new(gates.semaphore("work", 4)?)
+    ///     .key(|parts: &Parts| {
+    ///         let tenant = parts.extensions.get::<Tenant>();
+    ///         tenant.map(|tenant| tenant.id).ok_or(KeyError::missing("tenant"))
+    ///     })
+    ///     .demand(|parts: &Parts| {
+    ///         let weight = if parts.uri.path() == "/import" { 3 } else { 1 };
+    ///         let plan = parts.extensions.get::<Tenant>();
+    ///         Demand::default().weight(weight).limit(plan.map_or(1, |tenant| tenant.permits))
+    ///     });
+    /// # let _ = layer;
+    /// # Ok(()) }
+    /// ```
+    pub fn demand(mut self, demand: impl Fn(&Parts) -> Demand + Send + Sync + 'static) -> Self {
+        self.admission.demand = Some(Arc::new(demand));
+        self
+    }
+}
+
 /// The settings that each layer takes, to the letter the same.
 macro_rules! layer_settings {
     ($layer:ident) => {
@@ -142,6 +182,77 @@ macro_rules! layer_settings {
             /// or a fixed [`Key`](crate::Key). A request for which it gives `None` passes ungated.
             pub fn key(mut self, key: impl MakeKey + 'static) -> Self {
                 self.admission.key = Some(Arc::new(key));
+                self
+            }
+
+            /// Sets which requests are gated at all; the others pass as if there were no gate. All
+            /// are, by default.
+            ///
+            /// It lets preflights through, and the checks of a platform:
+            ///
+            /// ```
+            /// # fn example(gates: portcullis::Portcullis) {
+            /// use http::Method;
+            /// use http::request::Parts;
+            /// # use portcullis::MutexLayer;
+            /// # let layer = MutexLayer::new(gates.mutex("all"));
+            /// let layer = layer.applies_to(|parts: &Parts| {
+            ///     parts.method != Method::OPTIONS && parts.uri.path() != "/healthz"
+            /// });
+            /// # let _ = layer; }
+            /// ```
+            pub fn applies_to(
+                mut self,
+                applies_to: impl Fn(&Parts) -> bool + Send + Sync + 'static,
+            ) -> Self {
+                self.admission.applies_to = Some(Arc::new(applies_to));
+                self
+            }
+
+            /// Sets how long the caller of a request waits by its own account, if that is known: no
+            /// request waits longer than that for its turn, nor longer than
+            /// [`max_wait`](Self::max_wait).
+            pub fn deadline(
+                mut self,
+                deadline: impl Fn(&Parts) -> Option<Duration> + Send + Sync + 'static,
+            ) -> Self {
+                self.admission.deadline = Some(Arc::new(deadline));
+                self
+            }
+
+            /// Sets what becomes of the answer to a request that was not let through: it is given
+            /// why, and the answer that the [module's table](super) describes, to change or to
+            /// replace.
+            ///
+            /// ```
+            /// # fn example(gates: portcullis::Portcullis) {
+            /// use http::HeaderValue;
+            /// # use portcullis::MutexLayer;
+            /// # let layer = MutexLayer::new(gates.mutex("all"));
+            /// let layer = layer.on_refusal(|rejection, mut answer| {
+            ///     tracing::info!(%rejection, "sent away");
+            ///     answer.headers_mut().insert("x-served-by", HeaderValue::from_static("gate"));
+            ///     answer
+            /// });
+            /// # let _ = layer; }
+            /// ```
+            pub fn on_refusal(
+                mut self,
+                on_refusal: impl Fn(&Rejection, Response<Bytes>) -> Response<Bytes>
+                + Send
+                + Sync
+                + 'static,
+            ) -> Self {
+                self.admission.on_refusal = Some(Arc::new(on_refusal));
+                self
+            }
+
+            /// Answers gRPC requests (those of content type `application/grpc`) as gRPC does: with a
+            /// status and retry information in the headers, see the [module's table](super). Their
+            /// `grpc-timeout` counts as their [`deadline`](Self::deadline).
+            #[cfg(feature = "tonic")]
+            pub fn grpc(mut self) -> Self {
+                self.admission.grpc = true;
                 self
             }
 
@@ -202,14 +313,6 @@ pub struct Gated<S, P = Http> {
     protocol: PhantomData<fn() -> P>,
 }
 
-impl<S: Clone, P> Gated<S, P> {
-    /// Takes out the inner service that was polled ready: its clone may not be.
-    fn take_ready(&mut self) -> S {
-        let unready = self.inner.clone();
-        mem::replace(&mut self.inner, unready)
-    }
-}
-
 impl<S, ReqBody, ResBody> Service<Request<ReqBody>> for Gated<S, Http>
 where
     S: Service<Request<ReqBody>, Response = Response<ResBody>> + Clone,
@@ -225,19 +328,14 @@ where
 
     fn call(&mut self, request: Request<ReqBody>) -> Self::Future {
         let (mut head, body) = request.into_parts();
-        let acquire = self.admission.begin(Some(&mut head));
+        let begun = self.admission.begin(Some(&mut head));
         let request = Request::from_parts(head, body);
-        let show = |request: &mut Request<ReqBody>, hold: &Hold| {
-            let extensions = request.extensions_mut();
-            let held = extensions.get::<Held>().cloned().unwrap_or_default();
-            extensions.insert(held.and(hold));
-        };
         ResponseFuture::new(
-            &Arc::clone(&self.admission),
-            acquire,
-            self.take_ready(),
+            &self.admission,
+            begun,
+            &mut self.inner,
             request,
-            show,
+            |request| Some(request.extensions_mut()),
         )
     }
 }
@@ -256,13 +354,7 @@ where
     }
 
     fn call(&mut self, request: Req) -> Self::Future {
-        let acquire = self.admission.begin(None);
-        ResponseFuture::new(
-            &Arc::clone(&self.admission),
-            acquire,
-            self.take_ready(),
-            request,
-            |_, _| {},
-        )
+        let begun = self.admission.begin(None);
+        ResponseFuture::new(&self.admission, begun, &mut self.inner, request, |_| None)
     }
 }
