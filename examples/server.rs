@@ -53,17 +53,16 @@ use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use axum::body::{Body, Bytes};
-use axum::extract::{FromRequestParts, Query, RawPathParams, Request};
+use axum::extract::{Query, Request};
 use axum::http::header::{CONTENT_TYPE, HeaderName};
-use axum::http::request::Parts;
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::serve::ListenerExt;
 use axum::{Extension, Router};
-use futures_util::{FutureExt, stream};
-use portcullis::layer::{KeyError, MakeKey, NotHeld};
-use portcullis::{ConcurrencyLimitLayer, Held, Key, MutexLayer, Portcullis};
+use futures_util::stream;
+use portcullis::layer::{NotHeld, path_param};
+use portcullis::{ConcurrencyLimitLayer, Held, MutexLayer, Portcullis};
 use serde::{Deserialize, Serialize};
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
@@ -143,7 +142,7 @@ fn app(gates: &Portcullis) -> Result<Router, BoxError> {
         Ok(ConcurrencyLimitLayer::new(semaphore).max_wait(max_wait))
     };
     let one_per_account = MutexLayer::new(gates.mutex("withdraw").ttl(ttl)?)
-        .key(AccountId)
+        .key(path_param("id"))
         .max_wait(max_wait);
 
     Ok(Router::new()
@@ -190,25 +189,6 @@ fn told_to_end() -> std::io::Result<impl Future<Output = ()>> {
             _ = interrupt.recv() => {}
         }
     })
-}
-
-/// The account in the path, decoded as the handler's own `Path` would: `/accounts/%37/withdraw` is
-/// the account 7, and must not have a lock of its own.
-struct AccountId;
-
-impl MakeKey for AccountId {
-    fn make_key(&self, parts: &mut Parts) -> Result<Option<Key>, KeyError> {
-        let missing = KeyError::missing("account id");
-        // Ready at once: path parameters are in the request's extensions.
-        let Some(Ok(params)) = RawPathParams::from_request_parts(parts, &()).now_or_never() else {
-            return Err(missing);
-        };
-        let id = params
-            .iter()
-            .find(|(name, _)| *name == "id")
-            .map(|(_, id)| Key::from(id));
-        id.map(Some).ok_or(missing)
-    }
 }
 
 /// Outside of all gates: when the request came.

@@ -2,8 +2,8 @@
 //!
 //! # Invariants
 //!
-//! 1. Distinct gates have distinct keys: parts are escaped before they are joined, and each kind
-//!    has a letter of its own.
+//! 1. Distinct gates have distinct keys: parts are escaped before they are joined, joined so that
+//!    it is seen what belongs to what, and each kind has a letter of its own.
 //! 2. All keys of one gate lie in one slot of a cluster, and nothing in a name can choose that
 //!    slot.
 //! 3. Gates that we name are spread over 256 hash tags, evenly over the slots, so that a process
@@ -23,15 +23,16 @@ use crate::token::Instance;
 const SLOTS: usize = 16_384;
 /// How many of them one of our tags stands for.
 const SLOTS_PER_TAG: usize = SLOTS / 256;
-/// Parts and names longer than this are replaced by their beginning and a digest.
+/// What is longer than this is replaced by its beginning and a digest. The lengths differ, so that
+/// what stands for one part is never taken for what stands for several.
 const MAX_PART: usize = 128;
-const MAX_NAME: usize = 384;
+const MAX_KEY: usize = 255;
 
 /// What tells one gate from its siblings of the same name: an account, a tenant, a route.
 ///
-/// Made from strings and integers. Any content is safe: what could be mistaken for the crate's own
-/// punctuation is escaped, what is very long is shortened to its beginning and a digest (SHA-256),
-/// and distinct keys never meet.
+/// Made from strings, from integers, and from 2 to 6 of these together. Any content is safe: what
+/// could be mistaken for the crate's own punctuation is escaped, what is very long is shortened to
+/// its beginning and a digest (SHA-256), and distinct keys never meet.
 ///
 /// # Examples
 ///
@@ -47,8 +48,53 @@ const MAX_NAME: usize = 384;
 pub struct Key(Box<str>);
 
 impl Key {
+    /// Makes a key of one thing, or of 2 to 6 things that only together tell one gate from its
+    /// siblings.
+    ///
+    /// Each part may be whatever a key is made from, other keys included. Parts keep apart:
+    /// `("a:b", "c")`, `("a", "b:c")` and `("a", ("b", "c"))` are different keys. Their order
+    /// counts.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use portcullis::{Key, Portcullis};
+    ///
+    /// # fn example(gates: Portcullis) {
+    /// let (tenant, account) = ("acme", 4711_u64);
+    /// let withdraw = gates.mutex("withdraw").keyed(Key::of((tenant, account)));
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn of(parts: impl Into<Self>) -> Self {
+        parts.into()
+    }
+
     fn from_part(part: &str) -> Self {
         Self(encode(part, MAX_PART).into_boxed_str())
+    }
+
+    /// Colons between the parts, and brackets around a part that is itself made of several. A text
+    /// has neither, since it is escaped, so that what was joined can be told from the result.
+    fn from_parts(parts: &[Self]) -> Self {
+        let mut text = String::new();
+        for (index, Self(part)) in parts.iter().enumerate() {
+            if index > 0 {
+                text.push(':');
+            }
+            if part.contains(':') {
+                let _ = write!(text, "({part})");
+            } else {
+                text.push_str(part);
+            }
+        }
+        if text.len() > MAX_KEY {
+            // One part from here on: what is cut off could have closed brackets.
+            let mut start = text.replace([':', '(', ')'], ".");
+            shorten(&mut start, &text, MAX_KEY);
+            text = start;
+        }
+        Self(text.into_boxed_str())
     }
 }
 
@@ -96,6 +142,23 @@ key_from_text!(
 key_from_integer!(
     u8, u16, u32, u64, u128, usize, i8, i16, i32, i64, i128, isize
 );
+
+macro_rules! key_from_several {
+    ($($part:ident)*) => {
+        impl<$($part: Into<Self>),*> From<($($part,)*)> for Key {
+            #[allow(non_snake_case, reason = "a part is named like its type")]
+            fn from(($($part,)*): ($($part,)*)) -> Self {
+                Self::from_parts(&[$($part.into()),*])
+            }
+        }
+    };
+}
+
+key_from_several!(A B);
+key_from_several!(A B C);
+key_from_several!(A B C D);
+key_from_several!(A B C D E);
+key_from_several!(A B C D E F);
 
 /// What lives at a gate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -288,10 +351,6 @@ impl Resource {
             path.push(':');
             path.push_str(&key.0);
         }
-        if path.len() > MAX_NAME {
-            let whole = path.clone();
-            shorten(&mut path, &whole, MAX_NAME);
-        }
         let tag = Tag::of_name(&path);
         let start = format!("{}:{{{}}}:{}", prefix.0, tag.text(), kind.letter());
         Self::place(
@@ -389,6 +448,106 @@ mod tests {
         Resource::named(&prefix(), kind, &name.into(), key.map(Key::from).as_ref())
     }
 
+    /// What keys are made from.
+    #[derive(Debug, Clone, PartialEq, Eq, Hash)]
+    enum Parts {
+        Text(String),
+        Several(Vec<Self>),
+    }
+
+    impl Parts {
+        fn key(&self) -> Key {
+            let parts = match self {
+                Self::Text(text) => return Key::of(text),
+                Self::Several(parts) => parts,
+            };
+            let mut keys = parts.iter().map(Self::key);
+            let mut next = || keys.next().expect("as many as there are parts");
+            match parts.len() {
+                2 => Key::of((next(), next())),
+                3 => Key::of((next(), next(), next())),
+                4 => Key::of((next(), next(), next(), next())),
+                5 => Key::of((next(), next(), next(), next(), next())),
+                _ => Key::of((next(), next(), next(), next(), next(), next())),
+            }
+        }
+
+        /// Undoes `key`, which is what makes it injective; `None` where something was shortened.
+        fn of_key(key: &Key) -> Option<Self> {
+            if key.0.contains('~') {
+                return None;
+            }
+            let mut rest = &*key.0;
+            let parts = Self::read(&mut rest);
+            assert_eq!(rest, "", "{key}");
+            Some(parts)
+        }
+
+        fn read(rest: &mut &str) -> Self {
+            let mut parts = Vec::new();
+            loop {
+                if let Some(inside) = rest.strip_prefix('(') {
+                    *rest = inside;
+                    parts.push(Self::read(rest));
+                    *rest = rest.strip_prefix(')').expect("closed");
+                } else {
+                    let end = rest.find([':', '(', ')']).unwrap_or(rest.len());
+                    parts.push(Self::Text(unescaped(&rest[..end])));
+                    *rest = &rest[end..];
+                }
+                let Some(next) = rest.strip_prefix(':') else {
+                    break;
+                };
+                *rest = next;
+            }
+            if parts.len() == 1 {
+                return parts.remove(0);
+            }
+            Self::Several(parts)
+        }
+
+        /// The same texts in the same order, joined otherwise.
+        fn rejoined(&self) -> Self {
+            fn collect(parts: &Parts, into: &mut Vec<Parts>) {
+                match parts {
+                    text @ Parts::Text(_) => into.push(text.clone()),
+                    Parts::Several(parts) => parts.iter().for_each(|part| collect(part, into)),
+                }
+            }
+            let mut texts = Vec::new();
+            collect(self, &mut texts);
+            let last = texts.pop().expect("there is no key of nothing");
+            texts
+                .into_iter()
+                .rev()
+                .fold(last, |rest, text| Self::Several(vec![text, rest]))
+        }
+    }
+
+    fn unescaped(text: &str) -> String {
+        let mut pieces = text.split('%');
+        let mut bytes = pieces.next().expect("the first").as_bytes().to_vec();
+        for piece in pieces {
+            let (digits, plain) = piece.split_at(2);
+            bytes.push(u8::from_str_radix(digits, 16).expect("hexadecimal"));
+            bytes.extend_from_slice(plain.as_bytes());
+        }
+        String::from_utf8(bytes).expect("what was escaped")
+    }
+
+    fn parts() -> impl Strategy<Value = Parts> {
+        let text = prop_oneof![
+            3 => hostile(),
+            // What a careless way of joining would mix up.
+            2 => proptest::sample::select(vec!["", "a", "a:b", "(a:b)", ")", ":", "%3A", "a~"])
+                .prop_map(str::to_owned),
+        ];
+        text.prop_map(Parts::Text)
+            .prop_recursive(3, 24, 6, |inner| {
+                proptest::collection::vec(inner, 2..=6).prop_map(Parts::Several)
+            })
+    }
+
     fn slot(key: &str) -> u16 {
         Tag::of_key(key).0
     }
@@ -455,6 +614,32 @@ mod tests {
         }
 
         #[test]
+        fn keys_of_several_parts_can_be_told_apart(parts in parts(), other in parts()) {
+            let key = parts.key();
+            if let Some(found) = Parts::of_key(&key) {
+                prop_assert_eq!(&found, &parts);
+            }
+            for other in [parts.rejoined(), other] {
+                prop_assert_eq!(parts == other, key == other.key(), "{:?}", other);
+            }
+        }
+
+        #[test]
+        fn whatever_parts_a_key_has_it_is_short_and_chooses_no_slot(
+            parts in parts(),
+            name in hostile(),
+        ) {
+            let key = parts.key();
+            prop_assert!(key.0.len() <= MAX_KEY);
+            let gate = Resource::named(&prefix(), Kind::Mutex, &name.as_str().into(), Some(&key));
+            for each in keys(&gate) {
+                prop_assert_eq!(slot(each), gate.tag.0);
+                prop_assert_eq!(each.matches(['{', '}']).count(), 2);
+                prop_assert!(each.len() < 512);
+            }
+        }
+
+        #[test]
         fn side_keys_of_an_exact_key_lie_in_its_slot(key in hostile()) {
             let gate = Resource::exact(&prefix(), &key, &"gate".into());
             prop_assert_eq!(gate.main(), key.as_str());
@@ -502,6 +687,32 @@ mod tests {
             named(Kind::Mutex, "a", Some(&long)),
             named(Kind::Mutex, "a", Some(&other))
         );
+    }
+
+    #[test]
+    fn what_stands_for_something_long_is_not_what_stands_for_several_parts() {
+        // The second part is, letter by letter, what the other key is a digest of, and stands where
+        // that key's digest does.
+        let (first, second) = ("a".repeat(126), "a".repeat(127));
+        let long = Key::of((first.as_str(), second.as_str(), "b"));
+        let forged = Key::of((first.as_str(), format!("{first}:{second}:b")));
+        assert_eq!([long.0.len(), forged.0.len()], [MAX_KEY; 2]);
+        assert_ne!(long, forged);
+        // Brackets that a digest cut off belong to nothing that comes behind.
+        let deep = Key::of((
+            Key::of(("a", "x".repeat(120))),
+            "y".repeat(120),
+            "z".repeat(120),
+        ));
+        assert!(!deep.0.contains([':', '(', ')']));
+        assert_ne!(Key::of((deep.clone(), "b")), Key::of(("b", deep)));
+    }
+
+    #[test]
+    fn an_integer_is_the_text_that_it_is_written_as_also_among_others() {
+        assert_eq!(Key::of(("acme", 7_u8)), Key::of(("acme", "7")));
+        assert_eq!(Key::of(("acme", 7_u8)).to_string(), "acme:7");
+        assert_eq!(Key::of(("a", ("b", -1), "c")).to_string(), "a:(b:-1):c");
     }
 
     #[test]

@@ -276,8 +276,8 @@ pub struct NotHeld {
 mod extract {
     use std::convert::Infallible;
 
-    use axum_core::extract::FromRequestParts;
-    use axum_core::response::{IntoResponse, Response};
+    use axum::extract::FromRequestParts;
+    use axum::response::{IntoResponse, Response};
     use http::StatusCode;
     use http::request::Parts;
 

@@ -129,7 +129,12 @@ pub use self::body::HeldBody;
 pub use self::deadline::grpc_timeout;
 pub use self::demand::Demand;
 pub use self::held::{Held, Kept, NotHeld};
-pub use self::key::{KeyError, MadeKey, MakeKey};
+pub use self::key::{
+    ClientIpKey, ExtensionKey, HeaderKey, IpNet, KeyError, MadeKey, MakeKey, OptionalKey,
+    UnauthenticatedKey, client_ip, extension, header,
+};
+#[cfg(feature = "axum")]
+pub use self::key::{PathParamKey, RouteKey, path_param, route};
 pub use self::rejection::{Rejection, RejectionKind};
 pub use self::service::{ConcurrencyLimitLayer, Gated, Http, MutexLayer, Plain};
 pub use self::settings::{HoldUntil, LockedStatus, OnLost};
