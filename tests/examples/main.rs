@@ -1,0 +1,10 @@
+//! The examples keep what they promise: each runs as a process of its own, in memory or on a
+//! server, and is driven from outside.
+
+#[path = "../support/mod.rs"]
+mod support;
+
+mod axum_per_route;
+mod example;
+mod outbound_client;
+mod websocket;
