@@ -147,11 +147,11 @@ fn app(gates: &Portcullis) -> Result<Router, BoxError> {
 
     Ok(Router::new()
         .route("/healthz", get(async || "ok"))
-        .route("/reports", get(report).layer(capped("reports")?))
-        .route("/stream", get(stream).layer(capped("stream")?))
+        .route("/reports", get(report).route_layer(capped("reports")?))
+        .route("/stream", get(stream).route_layer(capped("stream")?))
         .route(
             "/accounts/{id}/withdraw",
-            post(withdraw).layer(one_per_account),
+            post(withdraw).route_layer(one_per_account),
         )
         .layer(middleware::from_fn(note_arrival)))
 }

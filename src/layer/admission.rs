@@ -24,6 +24,7 @@ use http::{Extensions, Response};
 use pin_project::pin_project;
 use tower_service::Service;
 
+use super::body::OnLoss;
 use super::demand::Demand;
 use super::held::Hold;
 use super::key::{KeyError, MakeKey};
@@ -298,6 +299,20 @@ impl<S: Service<Req> + Clone, Req> Passage<S, Req> {
 impl<S: Service<Req>, Req> Passage<S, Req> {
     pub(super) fn hold_until(&self) -> HoldUntil {
         self.admission.hold_until
+    }
+
+    /// How an answer under way ends when its lease is lost; `None` if by an error.
+    #[cfg_attr(
+        not(feature = "tonic"),
+        expect(clippy::unused_self, reason = "only gRPC has such an end")
+    )]
+    pub(super) fn on_loss<B>(&self, _answer: &Response<B>) -> Option<OnLoss> {
+        #[cfg(feature = "tonic")]
+        // An answer of another kind is cut off: its reader would take the trailers for its end.
+        if self.grpc && super::grpc::is_grpc(_answer.headers()) {
+            return Some(super::grpc::trailers_of_loss);
+        }
+        None
     }
 
     /// How the request's caller is told.

@@ -5,6 +5,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
+use http::HeaderMap;
 use http_body::{Body, Frame, SizeHint};
 use pin_project::pin_project;
 
@@ -22,6 +23,10 @@ pub struct HeldBody<B> {
     content: Content<B>,
 }
 
+/// The trailers by which an answer ends whose lease was lost, where its reader understands them; an
+/// error else.
+pub(super) type OnLoss = fn() -> HeaderMap;
+
 #[pin_project(project = ContentProjection)]
 enum Content<B> {
     Inner {
@@ -29,6 +34,7 @@ enum Content<B> {
         body: B,
         // Behind the body: dropped after it, whatever its drop does.
         hold: Option<Hold>,
+        lost: Option<OnLoss>,
     },
     Problem(Bytes),
     Ended,
@@ -43,11 +49,11 @@ impl<B> HeldBody<B> {
 }
 
 impl<B: Body> HeldBody<B> {
-    pub(super) fn new(body: B, hold: Option<Hold>) -> Self {
+    pub(super) fn new(body: B, hold: Option<Hold>, lost: Option<OnLoss>) -> Self {
         // An empty body may never be polled.
         let hold = hold.filter(|_| !body.is_end_stream());
         Self {
-            content: Content::Inner { body, hold },
+            content: Content::Inner { body, hold, lost },
         }
     }
 }
@@ -67,13 +73,21 @@ where
     ) -> Poll<Option<Result<Frame<B::Data>, BoxError>>> {
         let mut content = self.project().content;
         let frame = match content.as_mut().project() {
-            ContentProjection::Inner { mut body, hold } => {
+            ContentProjection::Inner {
+                mut body,
+                hold,
+                lost,
+            } => {
                 let polled = Hold::poll_while_held(hold, cx, |cx| body.as_mut().poll_frame(cx));
                 let frame = match ready!(polled) {
                     Ok(frame) => frame,
                     Err(reason) => {
+                        let end = match lost {
+                            Some(trailers) => Ok(Frame::trailers(trailers())),
+                            None => Err(reason.into()),
+                        };
                         content.set(Content::Ended);
-                        return Poll::Ready(Some(Err(reason.into())));
+                        return Poll::Ready(Some(end));
                     }
                 };
                 if !matches!(frame, Some(Ok(_))) || body.is_end_stream() {

@@ -63,7 +63,8 @@ where
         let response = match outcome {
             Outcome::Answered(response, hold) => {
                 let hold = hold.filter(|_| passage.hold_until() == HoldUntil::Body);
-                response.map(|body| HeldBody::new(body, hold))
+                let lost = passage.on_loss(&response);
+                response.map(|body| HeldBody::new(body, hold, lost))
             }
             Outcome::Rejected(rejection) => passage.answer(&rejection).map(HeldBody::problem),
         };

@@ -14,8 +14,8 @@ use super::rejection::{Rejection, RejectionKind};
 /// For clients that follow the gRPC proposal A6: when to try again, in milliseconds.
 const PUSHBACK: &str = "grpc-retry-pushback-ms";
 
-/// Whether a request is one of gRPC, not of its variant for browsers: that one's layer stands further
-/// out and translates.
+/// Whether a request is one of gRPC, not of its variant for browsers: that one's layer stands
+/// further out and translates.
 pub(super) fn is_grpc(headers: &HeaderMap) -> bool {
     let kind = headers
         .get(CONTENT_TYPE)
@@ -34,10 +34,11 @@ const fn code(rejection: RejectionKind, known_caller: bool) -> Code {
         }
         // "For example, due to a concurrency issue": the caller may try the whole again.
         RejectionKind::Locked => Code::Aborted,
-        RejectionKind::LeaseLost
-        | RejectionKind::ShuttingDown
-        | RejectionKind::Unavailable
-        | RejectionKind::Misconfigured => Code::Unavailable,
+        RejectionKind::LeaseLost | RejectionKind::ShuttingDown | RejectionKind::Unavailable => {
+            Code::Unavailable
+        }
+        // Clients try again by themselves what is unavailable, and this gets no better.
+        RejectionKind::Misconfigured => Code::Internal,
         RejectionKind::NeverFits => Code::InvalidArgument,
         RejectionKind::NoKey if known_caller => Code::InvalidArgument,
         RejectionKind::NoKey => Code::Unauthenticated,
@@ -51,8 +52,8 @@ impl From<&Rejection> for Status {
     }
 }
 
-/// The status with `google.rpc.RetryInfo` among its details, and the pushback that some clients look
-/// for, where trying again can help. Names neither gate nor key.
+/// The status with `google.rpc.RetryInfo` among its details, and the pushback that some clients
+/// look for, where trying again can help. Names neither gate nor key.
 fn status(kind: RejectionKind, known_caller: bool, retry_after: Option<Duration>) -> Status {
     let code = code(kind, known_caller);
     let (_, title) = kind.problem();
@@ -71,6 +72,16 @@ fn status(kind: RejectionKind, known_caller: bool, retry_after: Option<Duration>
 /// The answer to a gRPC request that was not let through.
 pub(super) fn response<B: Default>(rejection: &Rejection) -> Response<B> {
     Status::from(rejection).into_http()
+}
+
+/// The end of a gRPC answer under way whose lease was lost.
+pub(super) fn trailers_of_loss() -> HeaderMap {
+    let status = status(RejectionKind::LeaseLost, true, Some(Duration::from_secs(1)));
+    let mut trailers = HeaderMap::new();
+    status
+        .add_header(&mut trailers)
+        .expect("the crate's own titles are valid");
+    trailers
 }
 
 #[cfg(test)]

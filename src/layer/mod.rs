@@ -66,7 +66,7 @@
 //! | server failed, or did not answer | 503 | 1 | `unavailable` | `UNAVAILABLE` |
 //! | more permits than there ever are | 400 | none | `never-fits` | `INVALID_ARGUMENT` |
 //! | key can't be read | 400 or 401, see [`KeyError`] | none | `no-key` | `INVALID_ARGUMENT` or `UNAUTHENTICATED` |
-//! | set up so that no request can have a key | 503 | none | `misconfigured` | `UNAVAILABLE` |
+//! | set up so that no request can have a key | 503 | none | `misconfigured` | `INTERNAL` |
 //!
 //! `Retry-After` is in whole seconds, rounded up, at least 1. The estimate is the time to the first
 //! end of a lease, should nobody release before: an upper bound where requests are shorter than
@@ -80,7 +80,12 @@
 //! With the feature `tonic`, a layer made with `grpc()` answers gRPC requests by the status in the
 //! last column, with `google.rpc.RetryInfo` among its details and the header
 //! `grpc-retry-pushback-ms` where `Retry-After` would be; and a caller's `grpc-timeout` shortens its
-//! wait.
+//! wait. In front of a tonic client's `Channel` such a layer caps outgoing calls, with no adapter in
+//! between. An answer under way whose lease is lost ends with the status in its trailers. Without
+//! `grpc()` a tonic client sees `INTERNAL`, since it can't read the problem.
+//!
+//! `layer` on a method router also gates its 405 answers, and on a router its 404s; `route_layer`
+//! gates only what a route answers.
 //!
 //! # When a lease is lost
 //!

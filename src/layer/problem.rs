@@ -112,7 +112,7 @@ mod tests {
                 RefusalKind::ShuttingDown,
                 Busy::AtCapacity,
                 503,
-                Some(5),
+                Some(1),
                 "shutting-down",
             ),
             (

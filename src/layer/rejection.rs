@@ -146,8 +146,13 @@ impl Rejection {
             return None;
         }
         let known = match &self.cause {
-            Cause::Lock(LockError::Refused(refusal)) => refusal.retry_after(),
-            Cause::Lock(LockError::Backend(_)) | Cause::Key(_) | Cause::Lost(_) => None,
+            // Another process can let it through at once, whoever holds.
+            Cause::Lock(LockError::Refused(refusal))
+                if refusal.kind() != RefusalKind::ShuttingDown =>
+            {
+                refusal.retry_after()
+            }
+            Cause::Lock(_) | Cause::Key(_) | Cause::Lost(_) => None,
         };
         Some(whole_seconds(known.unwrap_or_default()))
     }
