@@ -73,50 +73,53 @@ fn alone(name: &str, measure: impl AsyncFnOnce()) {
 
 /// What of this process' memory is resident, in bytes.
 fn resident() -> u64 {
+    told("VmRSS:")
+}
+
+fn told(name: &str) -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").expect("the system tells");
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+    let line = status.lines().find_map(|line| line.strip_prefix(name));
     let number = line.and_then(|line| line.trim().strip_suffix(" kB"));
     let kilobytes: u64 = number.expect("a size").parse().expect("a number");
     kilobytes * 1_024
 }
 
-/// What of the resident memory the allocator would give out again: it is filled until a good deal
-/// more has become resident. That much, since pages amid what is free may never have been touched.
-fn free() -> u64 {
+/// What is resident and the allocator would not give out again: all that is free is filled, which
+/// makes it resident if it was not, until the allocator has to ask the system for more.
+fn in_use() -> u64 {
     /// Beside which what an allocator adds to each is not worth counting.
     const BLOCK: usize = 8_000;
+    /// More than what the allocator asks for when little is missing.
+    const ASKED: u64 = 2_000_000;
     // Blocks that are linked need no list of them, which would take memory itself.
     struct Link(
         Option<Box<Self>>,
         #[expect(dead_code, reason = "it takes room")] [u8; BLOCK],
     );
-    let before = resident();
+    let before = told("VmData:");
     let mut chain = None;
     let mut filled = 0;
-    let more = loop {
+    while told("VmData:") < before + ASKED {
         for _ in 0..100 {
             chain = Some(Box::new(Link(chain, [1; BLOCK])));
             filled += size_of::<Link>() as u64;
         }
-        let more = resident().saturating_sub(before);
-        if more > before / 8 {
-            break more;
-        }
-    };
+    }
+    let in_use = resident().saturating_sub(filled);
     // One by one: a chain that is dropped at once is dropped by recursion.
     while let Some(link) = chain {
         chain = link.0;
     }
-    filled.saturating_sub(more)
+    in_use
 }
 
 fn megabytes(bytes: u64) -> f64 {
     bytes as f64 / 1e6
 }
 
-/// Resident memory at the beginning, to which it has to come back.
+/// What was in use at the beginning, to which it has to come back.
 struct Before {
-    resident: u64,
+    in_use: u64,
     allowed: u64,
 }
 
@@ -124,7 +127,7 @@ impl Before {
     /// Before `keys` are used.
     fn now(keys: u64) -> Self {
         Self {
-            resident: resident(),
+            in_use: in_use(),
             allowed: keys * ALLOWED_PER_KEY,
         }
     }
@@ -132,29 +135,29 @@ impl Before {
     /// Tells what each of `count` takes now, and panics if that is more than `most`.
     #[track_caller]
     fn each_takes(&self, what: &str, count: u64, most: u64) {
-        let each = (resident() - self.resident) / count;
+        let each = (resident() - self.in_use) / count;
         println!("{what}: {each} bytes each");
         assert!(each <= most, "{what}: {each} bytes each");
     }
 
     /// Waits until all is back but what is allowed.
     async fn is_back(&self, what: &str) {
-        let goal = self.resident + self.allowed;
+        let goal = self.in_use + self.allowed;
         let mut seen = String::new();
         wait_for(&format!("{what}: memory is back"), LIMIT, async || {
             let resident = resident();
-            let free = if resident > goal { free() } else { 0 };
+            let used = if resident > goal { in_use() } else { resident };
             let now = format!(
-                "{what}: {:.1} MB resident, {:.1} of them free; {:.1} before",
+                "{what}: {:.1} MB resident, {:.1} of them in use; {:.1} before",
                 megabytes(resident),
-                megabytes(free),
-                megabytes(self.resident),
+                megabytes(used),
+                megabytes(self.in_use),
             );
             if seen.is_empty() {
                 println!("{now}");
             }
             seen = now;
-            resident - free <= goal
+            used <= goal
         })
         .await;
         println!("{seen}");
@@ -163,19 +166,10 @@ impl Before {
 
 /// Starts what is started once: the keeper, tables for what is in use, the buffer of the output.
 async fn warm_up(mutex: &Mutex) {
+    let fixed = mutex.clone().lease(LeaseMode::Fixed).expect("in range");
     for number in 0..1_000_u32 {
-        drop(
-            take(
-                &mutex
-                    .keyed(number)
-                    .lease(LeaseMode::Fixed)
-                    .expect("in range"),
-            )
-            .await,
-        );
+        drop(take(&fixed.keyed(number)).await);
     }
-    println!("{:.1} MB resident at first", megabytes(resident()));
-    println!("{:.1} MB of them free", megabytes(free()));
 }
 
 #[test]

@@ -117,7 +117,7 @@ impl Admission {
             acquire: match &mut head {
                 Some(head) => self.acquire(head),
                 None if self.reads_heads() => Err(KeyError::misconfigured(
-                    "the layer was made `plain()` after settings that read HTTP heads; set a fixed key behind it",
+                    "a layer made `plain()` has no HTTP heads to read: give it a fixed key, and no `applies_to`, `demand` or `deadline`",
                 )),
                 None => Ok(Some(self.gate.acquire(1, None, Some(self.wait)))),
             },
@@ -256,6 +256,15 @@ impl<S: Service<Req>, Req> Step<S, Req> {
     }
 }
 
+impl<S: Service<Req> + Clone, Req> Step<S, Req> {
+    /// Leaves the service unready: what it reserved when it was polled ready is for others.
+    fn refuse(cause: Cause, ready: &mut S) -> Self {
+        let unready = ready.clone();
+        *ready = unready;
+        Self::Refused(Some(cause))
+    }
+}
+
 impl<S: Service<Req> + Clone, Req> Passage<S, Req> {
     /// Sends `request` on its way to `ready`, the service that was polled ready; `begun` is what
     /// [`begin`](Admission::begin) gave for it.
@@ -271,7 +280,7 @@ impl<S: Service<Req> + Clone, Req> Passage<S, Req> {
             Ok(Some(Acquire::Ready(Ok(lease)))) => {
                 Step::work(admission, lease, ready, request, extensions)
             }
-            Ok(Some(Acquire::Ready(Err(error)))) => Step::Refused(Some(Cause::Lock(error))),
+            Ok(Some(Acquire::Ready(Err(error)))) => Step::refuse(Cause::Lock(error), ready),
             Ok(Some(acquire)) => {
                 // The clone may not be ready, so it is the one that stays.
                 let unready = ready.clone();
@@ -285,7 +294,7 @@ impl<S: Service<Req> + Clone, Req> Passage<S, Req> {
                 response: ready.call(request),
                 hold: None,
             },
-            Err(error) => Step::Refused(Some(Cause::Key(error))),
+            Err(error) => Step::refuse(Cause::Key(error), ready),
         };
         Self {
             admission: Arc::clone(admission),

@@ -145,8 +145,8 @@ pub(crate) fn cut_short(mut taken: Vec<Taken>, cuts: &[Cut]) -> Vec<Taken> {
     taken
 }
 
-/// Where nothing else can end a lease: one that nobody looked at and that was renewed was held until
-/// its owner let it go, unless it may have been cut, or not renewed.
+/// Where nothing else can end a lease: one that nobody looked at and that was renewed was held
+/// until its owner let it go, unless it may have been cut, or not renewed.
 pub(crate) fn held_unseen(
     mut taken: Vec<Taken>,
     cuts: &[Cut],
@@ -243,6 +243,18 @@ pub(crate) fn the_unreachable_grant_nothing(
     });
     inside.map_or(Ok(()), |silence| {
         Err(format!("granted in spite of {silence:?}"))
+    })
+}
+
+/// Nothing outlives a silence of all that is longer than its TTL.
+pub(crate) fn silences_end_leases(taken: &Taken, silences: &[Silence]) -> Result<(), String> {
+    let outlived = silences.iter().find(|silence| {
+        silence.process.is_none()
+            && taken.hold.acquired < silence.from
+            && silence.from + taken.ttl < silence.to.min(taken.seen)
+    });
+    outlived.map_or(Ok(()), |silence| {
+        Err(format!("held at {} in spite of {silence:?}", taken.seen))
     })
 }
 
@@ -724,6 +736,24 @@ mod tests {
         assert!(the_unreachable_grant_nothing(&hold, &silence(10, 40)).is_err());
         assert!(the_unreachable_grant_nothing(&hold, &silence(25, 40)).is_ok());
         assert!(the_unreachable_grant_nothing(&hold, &silence(10, 25)).is_ok());
+    }
+
+    #[test]
+    fn a_lease_that_outlives_a_silence_is_seen() {
+        let mut hold = taken(0, 10, 300, 1, 1);
+        hold.seen = 300;
+        let silence = |from, to| {
+            [Silence {
+                process: None,
+                from,
+                to,
+            }]
+        };
+        assert!(silences_end_leases(&hold, &silence(20, 130)).is_err());
+        assert!(silences_end_leases(&hold, &silence(20, 400)).is_err());
+        assert_eq!(silences_end_leases(&hold, &silence(20, 110)), Ok(()));
+        assert_eq!(silences_end_leases(&hold, &silence(250, 400)), Ok(()));
+        assert_eq!(silences_end_leases(&hold, &silence(5, 130)), Ok(()));
     }
 
     #[test]

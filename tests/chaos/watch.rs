@@ -119,8 +119,12 @@ pub(crate) async fn dump<S: Home>(world: &World<S>) -> String {
 /// it back, and nothing is left.
 pub(crate) async fn nothing_is_left<S: Home>(world: &Arc<World<S>>) -> Result<(), String> {
     for process in world.processes() {
-        let report = process.gates.shutdown(Duration::from_secs(2)).await;
-        if report.abandoned > 0 {
+        let report = timeout(
+            world.bound(),
+            process.gates.shutdown(Duration::from_secs(2)),
+        );
+        let report = report.await;
+        if !matches!(&report, Ok(report) if report.abandoned == 0) {
             return Err(format!(
                 "process {} shut down and left {report:?}\n{}",
                 process.number,
@@ -178,8 +182,9 @@ async fn leftovers<S: Home>(world: &World<S>) -> Result<(), String> {
     world.server.leftovers("").await
 }
 
-/// All that the judges object to. Without a trace of what the server did, a wait stands in the queue
-/// as soon as it was polled. `patience` is how long the machine may keep somebody waiting, in ns.
+/// All that the judges object to. Without a trace of what the server did, a wait stands in the
+/// queue as soon as it was polled. `patience` is how long the machine may keep somebody waiting, in
+/// ns.
 pub(crate) fn verdict<S: Home>(
     world: &World<S>,
     trace: Option<&Trace>,
@@ -201,11 +206,16 @@ pub(crate) fn verdict<S: Home>(
         if S::EXACT {
             verdicts.push(judge::losses_have_causes(one, &cuts, &outages));
             verdicts.push(judge::the_unreachable_grant_nothing(one, &silences));
+            verdicts.push(judge::silences_end_leases(one, &silences));
         }
         for problem in verdicts.into_iter().filter_map(Result::err) {
             let one = extract(world, std::slice::from_ref(one));
             problems.push(format!("{problem}\n{one}"));
         }
+    }
+    let overtime = 1000 * world.counts.overtime_us.load(Ordering::Relaxed);
+    if S::EXACT && overtime > patience {
+        problems.push(format!("a wait took {overtime} ns beyond its limit"));
     }
     let stays = world.stays();
     for (gate, place) in world.places.iter().enumerate() {
@@ -380,10 +390,11 @@ pub(crate) fn describe<S: Home>(world: &World<S>) -> String {
     let counts = &world.counts;
     let read = |count: &std::sync::atomic::AtomicUsize| count.load(Ordering::Relaxed);
     format!(
-        "granted {}, dropped {}, refused {}, failed {} ({} when quiet), lost {}, buried {}, \
+        "granted {} and {}, dropped {}, refused {}, failed {} ({} when quiet), lost {}, buried {}, \
          {} waits; {} faults, {} crashes, {} outages, {} expired, {} spoofed, {} plain holds, \
          {} losses of data; late by at most: lost() {} us, the end of a wait {} us",
         read(&counts.granted),
+        read(&counts.in_bursts),
         read(&counts.dropped),
         read(&counts.refused),
         read(&counts.failed),

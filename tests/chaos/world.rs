@@ -1,4 +1,5 @@
-//! Everything that the tasks of one run share: the gates and where they live, the processes, the log.
+//! Everything that the tasks of one run share: the gates and where they live, the processes, the
+//! log.
 
 use std::collections::HashMap;
 use std::future::Future;
@@ -203,6 +204,8 @@ enum Gate {
 #[derive(Debug, Default)]
 pub(crate) struct Counts {
     pub(crate) granted: AtomicUsize,
+    /// And those that nobody kept.
+    pub(crate) in_bursts: AtomicUsize,
     pub(crate) dropped: AtomicUsize,
     pub(crate) refused: AtomicUsize,
     pub(crate) failed: AtomicUsize,

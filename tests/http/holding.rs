@@ -1,15 +1,20 @@
 //! How long a request holds: to the end of its body, however that ends.
 
+use std::convert::Infallible;
 use std::panic::AssertUnwindSafe;
 use std::sync::Mutex;
+use std::task::Poll;
+use std::time::Duration;
 
-use futures_util::FutureExt;
-use http::{Response, StatusCode};
-use http_body_util::BodyExt;
-use portcullis::ConcurrencyLimitLayer;
+use axum::body::{Body, Bytes};
+use futures_util::{FutureExt, stream};
+use http::{HeaderMap, HeaderValue, Request, Response, StatusCode};
+use http_body::Frame;
+use http_body_util::{BodyExt, StreamBody};
 use portcullis::layer::{Gated, HeldBody, HoldUntil};
+use portcullis::{ConcurrencyLimitLayer, MutexLayer};
 use tokio::task::yield_now;
-use tower::{Layer, ServiceExt};
+use tower::{Layer, ServiceBuilder, ServiceExt, service_fn};
 
 use crate::fixture::{Broken, Fixture, Pieces, Probe, Sender, request};
 use crate::support::{poll_k_times, poll_k_times_and_wake};
@@ -132,7 +137,7 @@ async fn a_handler_that_panics_gives_the_permit_back() {
 #[tokio::test]
 async fn an_inner_service_that_panics_when_called_gives_the_permit_back() {
     let fixture = Fixture::new();
-    let inner = tower::service_fn(
+    let inner = service_fn(
         |_| -> std::future::Ready<Result<Response<Pieces>, Broken>> {
             panic!("the service panics")
         },
@@ -205,4 +210,108 @@ async fn a_waiter_that_is_dropped_leaves_the_queue() {
         response.expect("the probe does not fail").status(),
         StatusCode::OK
     );
+}
+
+/// Pieces, and what comes behind them.
+fn body_with_trailers() -> Body {
+    let mut trailers = HeaderMap::new();
+    trailers.insert("x-checksum", HeaderValue::from_static("7"));
+    let frames = [
+        Ok::<_, Infallible>(Frame::data(Bytes::from_static(b"a piece"))),
+        Ok(Frame::trailers(trailers)),
+    ];
+    Body::new(StreamBody::new(stream::iter(frames)))
+}
+
+async fn answered_with_trailers(fixture: &Fixture) -> HeldBody<Body> {
+    let inner = service_fn(async |_: Request<String>| {
+        Ok::<_, Infallible>(Response::new(body_with_trailers()))
+    });
+    let layer = ConcurrencyLimitLayer::new(fixture.semaphore(1));
+    let response = layer.layer(inner).oneshot(request()).await;
+    response.expect("the service does not fail").into_body()
+}
+
+#[tokio::test]
+async fn trailers_are_passed_on_and_the_permit_is_held_until_they_are_out() {
+    let fixture = Fixture::new();
+    let mut body = answered_with_trailers(&fixture).await;
+    let frame = body.frame().await.expect("a frame").expect("no error");
+    assert!(frame.is_data());
+    assert!(fixture.is_full(1).await);
+    let frame = body.frame().await.expect("a frame").expect("no error");
+    let trailers = frame.into_trailers().expect("trailers");
+    assert_eq!(trailers["x-checksum"], "7");
+    assert!(body.frame().await.is_none());
+    fixture.wait_until_free(1).await;
+    drop(body);
+}
+
+#[tokio::test]
+async fn a_body_dropped_between_its_last_piece_and_its_trailers_gives_the_permit_back() {
+    let fixture = Fixture::new();
+    let mut body = answered_with_trailers(&fixture).await;
+    body.frame().await.expect("a frame").expect("no error");
+    assert!(fixture.is_full(1).await);
+    drop(body);
+    fixture.wait_until_free(1).await;
+}
+
+#[tokio::test]
+async fn a_body_that_panics_when_it_is_polled_gives_the_permit_back() {
+    let fixture = Fixture::new();
+    let inner = service_fn(async |_: Request<String>| {
+        let panics = stream::poll_fn(|_| -> Poll<Option<Result<Bytes, Infallible>>> {
+            panic!("this body panics")
+        });
+        Ok::<_, Infallible>(Response::new(Body::from_stream(panics)))
+    });
+    let layer = ConcurrencyLimitLayer::new(fixture.semaphore(1));
+    let response = layer.layer(inner).oneshot(request()).await;
+    let body = response.expect("the service does not fail").into_body();
+    assert!(fixture.is_full(1).await);
+    // Dropped by the unwinding, as by a server's task.
+    let collected = AssertUnwindSafe(body.collect()).catch_unwind().await;
+    assert!(collected.is_err());
+    fixture.wait_until_free(1).await;
+}
+
+#[tokio::test]
+async fn several_gates_are_held_to_the_bodys_end_and_given_back_together() {
+    let fixture = Fixture::new();
+    let (sender, pieces) = Pieces::channel();
+    let once = Mutex::new(Some(pieces));
+    let take = move || once.lock().expect("no panic").take().expect("asked once");
+    let gated = ServiceBuilder::new()
+        .layer(ConcurrencyLimitLayer::new(fixture.semaphore(1)))
+        .layer(MutexLayer::new(fixture.mutex()))
+        .service(Probe::answering(take));
+    let response = gated.oneshot(request()).await;
+    let mut body = response.expect("the probe does not fail").into_body();
+    sender.send(Ok("a piece")).expect("the body lives");
+    body.frame().await.expect("a frame").expect("no error");
+    assert!(fixture.is_full(1).await);
+    assert!(fixture.mutex().try_lock().await.is_err());
+    drop(sender);
+    assert!(body.frame().await.is_none());
+    fixture.wait_until_free(1).await;
+    fixture.wait_until_unlocked().await;
+    drop(body);
+}
+
+#[tokio::test]
+async fn a_refusal_of_an_inner_gate_gives_the_outer_permit_back_when_it_was_read() {
+    let fixture = Fixture::new();
+    let _held = fixture.mutex().lock().await.expect("a free lock");
+    let gated = ServiceBuilder::new()
+        .layer(ConcurrencyLimitLayer::new(fixture.semaphore(1)))
+        .layer(MutexLayer::new(fixture.mutex()).max_wait(Duration::ZERO))
+        .service(Probe::answering(Pieces::empty));
+    let response = gated.oneshot(request()).await.expect("an answer");
+    assert_eq!(response.status(), StatusCode::CONFLICT);
+    let mut body = response.into_body();
+    body.frame().await.expect("a frame").expect("no error");
+    // Servers do not ask for more than the one frame whose length is known.
+    fixture.wait_until_free(1).await;
+    drop(body);
 }

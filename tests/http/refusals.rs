@@ -1,19 +1,37 @@
 //! How requests that are not let through are answered.
 
+use std::future::pending;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use http::header::{CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE};
+use axum::body::Bytes;
+use http::header::{
+    ACCESS_CONTROL_EXPOSE_HEADERS, CACHE_CONTROL, CONTENT_TYPE, HeaderName, LOCATION, RETRY_AFTER,
+    WWW_AUTHENTICATE,
+};
 use http::request::Parts;
 use http::{HeaderValue, Request, Response, StatusCode};
 use http_body_util::BodyExt;
-use portcullis::layer::{HeldBody, KeyError, LockedStatus, MakeKey};
+use portcullis::layer::{
+    Demand, HeldBody, KeyError, LockedStatus, MakeKey, OnLost, Rejection, RejectionKind,
+};
 use portcullis::{ConcurrencyLimitLayer, Key, MutexLayer, Portcullis};
 use tokio::time::timeout;
 use tower::{Layer, ServiceExt};
 
+use crate::contract::{InMemory, Place};
 use crate::fixture::{Fixture, Pieces, Probe, SEEN, request};
 
 const NO_WAIT: Duration = Duration::ZERO;
+
+/// The headers of a refusal.
+const MAY_BE_TOLD: [HeaderName; 5] = [
+    CONTENT_TYPE,
+    CACHE_CONTROL,
+    RETRY_AFTER,
+    ACCESS_CONTROL_EXPOSE_HEADERS,
+    WWW_AUTHENTICATE,
+];
 
 /// What a caller sees of a refusal.
 struct Refused {
@@ -27,10 +45,24 @@ impl Refused {
     async fn read(response: Response<HeldBody<Pieces>>) -> Self {
         let (head, body) = response.into_parts();
         assert_eq!(head.headers[CONTENT_TYPE], "application/problem+json");
+        assert_eq!(head.headers[CACHE_CONTROL], "no-store");
+        let exposed = head.headers.get(ACCESS_CONTROL_EXPOSE_HEADERS);
+        let exposed = exposed.map(HeaderValue::as_bytes);
+        let told_when = head.headers.contains_key(RETRY_AFTER);
+        assert_eq!(exposed, told_when.then_some(&b"retry-after"[..]));
+        // Whatever else there were could name the gate, its key, a holder or a server.
+        for name in head.headers.keys() {
+            assert!(MAY_BE_TOLD.contains(name), "{name}");
+        }
         let text = body.collect().await.expect("a whole body").to_bytes();
         let text = String::from_utf8(text.to_vec()).expect("text");
         let problem: serde_json::Value = serde_json::from_str(&text).expect("JSON");
         assert_eq!(problem["status"], head.status.as_u16());
+        let fields: Vec<_> = problem.as_object().expect("an object").keys().collect();
+        assert_eq!(fields, ["status", "title", "type"]);
+        for secret in ["withdraw", "reports", "secret", "redis", "127.0.0.1"] {
+            assert!(!text.contains(secret), "{text}");
+        }
         let retry_after = head
             .headers
             .get(RETRY_AFTER)
@@ -275,4 +307,160 @@ async fn a_key_that_must_be_there_is_asked_for_with_400_or_401() {
     let response = response.expect("refusals are answers");
     assert_eq!(response.headers()[WWW_AUTHENTICATE], "Bearer");
     assert_eq!(Refused::read(response).await.row(), (401, "no-key"));
+}
+
+#[tokio::test]
+async fn more_permits_than_there_ever_are_is_the_callers_error_and_not_worth_a_retry() {
+    let place = InMemory::start();
+    let layer = ConcurrencyLimitLayer::new(place.semaphore(3));
+    for weight in [0, 4, u32::MAX] {
+        let layer = layer.clone();
+        let refused = refused(layer.demand(move |_| Demand::default().weight(weight))).await;
+        assert_eq!(refused.row(), (400, "never-fits"), "weight {weight}");
+        assert_eq!(refused.retry_after, None);
+    }
+}
+
+#[tokio::test]
+async fn a_lease_that_is_lost_on_the_way_is_unavailable() {
+    let place = InMemory::start();
+    let layers = [
+        MutexLayer::new(place.mutex()),
+        MutexLayer::new(place.mutex()).locked_status(LockedStatus::Locked),
+    ];
+    for layer in layers {
+        let server = place.server.clone();
+        let probe = Probe::new(move |_| {
+            assert_eq!(server.expire("withdraw"), 1);
+            pending()
+        });
+        let response = layer.layer(probe).oneshot(request()).await;
+        let lost = Refused::read(response.expect("refusals are answers")).await;
+        assert_eq!(lost.row(), (503, "lease-lost"));
+        assert_eq!(lost.retry_after, Some(1));
+    }
+}
+
+/// What is seen by `on_refusal`.
+type Seen = Arc<Mutex<Vec<(RejectionKind, StatusCode, Option<Duration>)>>>;
+
+fn noting(seen: &Seen) -> impl Fn(&Rejection, Response<Bytes>) -> Response<Bytes> + use<> {
+    let seen = Arc::clone(seen);
+    move |rejection, answer| {
+        assert_eq!(answer.status(), rejection.status());
+        let retry_after = rejection.retry_after();
+        let told = answer.headers().get(RETRY_AFTER);
+        let seconds = retry_after.map(|time| time.as_secs().to_string());
+        assert_eq!(
+            told.map(|value| value.to_str().expect("digits")),
+            seconds.as_deref()
+        );
+        let seen_now = (rejection.kind(), rejection.status(), retry_after);
+        seen.lock().expect("no panic").push(seen_now);
+        answer
+    }
+}
+
+#[tokio::test]
+async fn each_kind_of_refusal_is_shown_once_to_whom_was_asked_for_it() {
+    let place = InMemory::start();
+    let seen = Seen::default();
+    let lock = || MutexLayer::new(place.mutex()).on_refusal(noting(&seen));
+    let permits = || ConcurrencyLimitLayer::new(place.semaphore(1)).on_refusal(noting(&seen));
+
+    let missing = |_: &Parts| Err::<Key, _>(KeyError::missing("a header"));
+    refused(lock().key(missing)).await;
+    refused(permits().demand(|_| Demand::default().weight(2))).await;
+    let broken = |_: &Parts| Err::<Key, _>(KeyError::misconfigured("put it elsewhere"));
+    refused(lock().key(broken)).await;
+    let held = (
+        place.mutex().lock().await.expect("a free lock"),
+        place.semaphore(1).acquire().await.expect("a free permit"),
+    );
+    refused(lock().max_wait(NO_WAIT)).await;
+    refused(permits().max_wait(NO_WAIT)).await;
+    refused(lock().max_wait(Duration::from_millis(1))).await;
+    let nobody = place.mutex().max_waiters(0);
+    refused(MutexLayer::new(nobody).on_refusal(noting(&seen))).await;
+    drop(held);
+    place.server.outage(true);
+    refused(lock()).await;
+    place.server.outage(false);
+    let server = place.server.clone();
+    let losing = Probe::new(move |_| {
+        server.expire("reports");
+        pending()
+    });
+    let aborting = permits().on_lost(OnLost::Abort).layer(losing);
+    aborting.oneshot(request()).await.expect("an answer");
+    place.gates().shutdown(NO_WAIT).await;
+    refused(lock()).await;
+    // Passed, and so not shown.
+    let other = place.server.handle().mutex("withdraw");
+    let passed = MutexLayer::new(other).on_refusal(|_, _| panic!("nothing was refused"));
+    let passed = passed.layer(Probe::answering(Pieces::empty));
+    let passed = passed.oneshot(request()).await.expect("an answer");
+    assert_eq!(passed.status(), StatusCode::OK);
+
+    let seen = seen.lock().expect("no panic");
+    let kinds: Vec<_> = seen.iter().map(|(kind, ..)| *kind).collect();
+    let expected = [
+        RejectionKind::NoKey,
+        RejectionKind::NeverFits,
+        RejectionKind::Misconfigured,
+        RejectionKind::Locked,
+        RejectionKind::AtCapacity,
+        RejectionKind::WaitedTooLong,
+        RejectionKind::QueueFull,
+        RejectionKind::Unavailable,
+        RejectionKind::LeaseLost,
+        RejectionKind::ShuttingDown,
+    ];
+    assert_eq!(kinds, expected);
+}
+
+#[tokio::test]
+async fn who_is_asked_about_refusals_can_change_the_answer() {
+    let place = InMemory::start();
+    let _held = place.mutex().lock().await.expect("a free lock");
+    let layer = MutexLayer::new(place.mutex()).max_wait(NO_WAIT);
+    let layer = layer.on_refusal(|rejection, mut answer| {
+        assert_eq!(rejection.gate(), "withdraw");
+        assert!(rejection.to_string().contains("withdraw"));
+        *answer.status_mut() = StatusCode::TOO_MANY_REQUESTS;
+        answer
+    });
+    let gated = layer.layer(Probe::answering(Pieces::empty));
+    let answer = gated.oneshot(request()).await.expect("an answer");
+    assert_eq!(answer.status(), StatusCode::TOO_MANY_REQUESTS);
+    assert_eq!(answer.headers()[CACHE_CONTROL], "no-store");
+    let body = answer.into_body().collect().await.expect("a whole body");
+    assert!(
+        body.to_bytes()
+            .starts_with(b"{\"type\":\"urn:problem-type:portcullis:locked\"")
+    );
+}
+
+#[tokio::test]
+async fn who_is_asked_about_refusals_can_replace_the_answer() {
+    let place = InMemory::start();
+    let _held = place.mutex().lock().await.expect("a free lock");
+    for text in ["", "be patient"] {
+        let layer = MutexLayer::new(place.mutex()).max_wait(NO_WAIT);
+        let layer = layer.on_refusal(move |_, _| {
+            let answer = Response::builder().status(303).header(LOCATION, "/queue");
+            answer.body(Bytes::from(text)).expect("a valid answer")
+        });
+        let gated = layer.layer(Probe::answering(Pieces::empty));
+        let answer = gated.oneshot(request()).await.expect("an answer");
+        let (head, body) = answer.into_parts();
+        assert_eq!(head.status, StatusCode::SEE_OTHER);
+        assert_eq!(head.headers.len(), 1);
+        assert_eq!(head.headers[LOCATION], "/queue");
+        // Its length is known, so that servers announce it.
+        let hint = http_body::Body::size_hint(&body);
+        assert_eq!(hint.exact(), Some(text.len() as u64));
+        let body = body.collect().await.expect("a whole body");
+        assert_eq!(body.to_bytes(), text);
+    }
 }

@@ -2,6 +2,7 @@
 
 use std::convert::Infallible;
 use std::future::pending;
+use std::mem;
 use std::net::SocketAddr;
 use std::time::Duration;
 
@@ -16,21 +17,33 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::mpsc;
 use tokio::time::timeout;
 
-use crate::fixture::{Fixture, PROMPTLY};
+use crate::contract::{Place, in_each_place};
+use crate::fixture::{Broken, PROMPTLY};
+
+in_each_place! {
+    clients_that_go_away_while_they_wait_leave_the_queue,
+    clients_that_go_away_from_the_handler_give_the_permit_back,
+    clients_that_go_away_in_mid_body_give_the_permit_back,
+    clients_that_go_away_give_the_permit_to_who_waits,
+    a_handler_that_panics_ends_its_connection_and_gives_the_permit_back,
+    a_body_that_fails_ends_its_connection_and_gives_the_permit_back,
+    an_answer_without_a_body_gives_the_permit_back_while_its_connection_lives,
+    a_refusal_is_a_whole_answer_and_its_connection_goes_on,
+}
 
 /// An axum server behind a gate of one permit; tells of each handler that is entered.
-struct Served {
-    fixture: Fixture,
+struct Served<P> {
+    place: P,
     address: SocketAddr,
     entered: mpsc::UnboundedReceiver<()>,
 }
 
-impl Served {
+impl<P: Place> Served<P> {
     async fn start() -> Self {
-        let fixture = Fixture::new();
+        let place = P::start();
         let (enter, entered) = mpsc::unbounded_channel();
         let gate =
-            || ConcurrencyLimitLayer::new(fixture.semaphore(1)).max_wait(Duration::from_secs(30));
+            || ConcurrencyLimitLayer::new(place.semaphore(1)).max_wait(Duration::from_secs(30));
         let endless = || {
             let first = stream::once(async { Ok::<_, Infallible>(Bytes::from_static(b"first")) });
             Body::from_stream(first.chain(stream::pending()))
@@ -43,6 +56,8 @@ impl Served {
             .route("/stuck", get(stuck).layer(gate()))
             .route("/stream", get(async move || endless()).layer(gate()))
             .route("/quick", get(async || "done").layer(gate()))
+            .route("/panic", get(panics).layer(gate()))
+            .route("/broken", get(async || broken()).layer(gate()))
             .route(
                 "/nothing",
                 delete(async || StatusCode::NO_CONTENT).layer(gate()),
@@ -51,10 +66,15 @@ impl Served {
         let address = listener.local_addr().expect("bound");
         tokio::spawn(async { axum::serve(listener, app).await });
         Self {
-            fixture,
+            place,
             address,
             entered,
         }
+    }
+
+    async fn wait_until_entered(&mut self) {
+        let entered = timeout(PROMPTLY, self.entered.recv()).await;
+        entered.expect("in time").expect("the server runs");
     }
 
     async fn send(&self, line: &str) -> TcpStream {
@@ -68,6 +88,27 @@ impl Served {
             .expect("the server reads");
         client
     }
+}
+
+async fn panics() {
+    panic!("this handler panics");
+}
+
+/// Fails after its first piece.
+fn broken() -> Body {
+    let pieces = [Ok(Bytes::from_static(b"first")), Err(Broken)];
+    Body::from_stream(stream::iter(pieces))
+}
+
+/// Reads until the server closes the connection.
+async fn read_to_end(client: &mut TcpStream) -> String {
+    let mut text = Vec::new();
+    let read = client.read_to_end(&mut text);
+    timeout(PROMPTLY, read)
+        .await
+        .expect("closed in time")
+        .expect("the connection holds");
+    String::from_utf8(text).expect("text")
 }
 
 /// Reads until `end` has come, and gives all that came.
@@ -86,55 +127,74 @@ async fn read_until(client: &mut TcpStream, end: &str) -> String {
     String::from_utf8(text).expect("text")
 }
 
-#[tokio::test]
-async fn a_client_that_goes_away_while_it_waits_leaves_the_queue() {
-    let served = Served::start().await;
-    let held = served
-        .fixture
-        .semaphore(1)
-        .acquire()
-        .await
-        .expect("a free permit");
-    for _ in 0..5 {
+async fn clients_that_go_away_while_they_wait_leave_the_queue<P: Place>() {
+    let served = Served::<P>::start().await;
+    let held = served.place.semaphore(1).acquire().await;
+    let held = held.expect("a free permit");
+    for _ in 0..P::ROUNDS {
         let client = served.send("GET /quick").await;
-        served.fixture.wait_until_queued(1).await;
+        served.place.wait_until_full_for(1, 1).await;
         drop(client);
-        served.fixture.wait_until_queued(0).await;
+        served.place.wait_until_full_for(1, 0).await;
     }
     drop(held);
-    served.fixture.wait_until_free(1).await;
+    served.place.wait_until_free(1).await;
 }
 
-#[tokio::test]
-async fn a_client_that_goes_away_from_the_handler_gives_the_permit_back() {
-    let mut served = Served::start().await;
-    for _ in 0..5 {
+async fn clients_that_go_away_from_the_handler_give_the_permit_back<P: Place>() {
+    let mut served = Served::<P>::start().await;
+    for _ in 0..P::ROUNDS {
         let client = served.send("GET /stuck").await;
-        timeout(PROMPTLY, served.entered.recv())
-            .await
-            .expect("in time")
-            .expect("entered");
-        assert!(served.fixture.is_full(1).await);
+        served.wait_until_entered().await;
+        assert!(served.place.is_full(1).await);
         drop(client);
-        served.fixture.wait_until_free(1).await;
+        served.place.wait_until_free(1).await;
     }
 }
 
-#[tokio::test]
-async fn a_client_that_goes_away_in_mid_body_gives_the_permit_back() {
-    let served = Served::start().await;
-    for _ in 0..5 {
+async fn clients_that_go_away_in_mid_body_give_the_permit_back<P: Place>() {
+    let served = Served::<P>::start().await;
+    for _ in 0..P::ROUNDS {
         let mut client = served.send("GET /stream").await;
         read_until(&mut client, "first").await;
-        assert!(served.fixture.is_full(1).await);
+        assert!(served.place.is_full(1).await);
         drop(client);
-        served.fixture.wait_until_free(1).await;
+        served.place.wait_until_free(1).await;
     }
 }
 
-#[tokio::test]
-async fn an_answer_without_a_body_gives_the_permit_back_while_its_connection_lives() {
-    let served = Served::start().await;
+async fn clients_that_go_away_give_the_permit_to_who_waits<P: Place>() {
+    let mut served = Served::<P>::start().await;
+    let mut inside = served.send("GET /stuck").await;
+    for _ in 0..P::ROUNDS {
+        served.wait_until_entered().await;
+        let next = served.send("GET /stuck").await;
+        served.place.wait_until_full_for(1, 1).await;
+        drop(mem::replace(&mut inside, next));
+    }
+    served.wait_until_entered().await;
+    drop(inside);
+    served.place.wait_until_free(1).await;
+}
+
+async fn a_handler_that_panics_ends_its_connection_and_gives_the_permit_back<P: Place>() {
+    let served = Served::<P>::start().await;
+    let mut client = served.send("GET /panic").await;
+    assert_eq!(read_to_end(&mut client).await, "");
+    served.place.wait_until_free(1).await;
+}
+
+async fn a_body_that_fails_ends_its_connection_and_gives_the_permit_back<P: Place>() {
+    let served = Served::<P>::start().await;
+    let mut client = served.send("GET /broken").await;
+    let answer = read_to_end(&mut client).await;
+    // Without the empty chunk that ends a whole body.
+    assert!(!answer.ends_with("0\r\n\r\n"), "{answer}");
+    served.place.wait_until_free(1).await;
+}
+
+async fn an_answer_without_a_body_gives_the_permit_back_while_its_connection_lives<P: Place>() {
+    let served = Served::<P>::start().await;
     for line in [
         "HEAD /stream",
         "HEAD /quick",
@@ -144,21 +204,20 @@ async fn an_answer_without_a_body_gives_the_permit_back_while_its_connection_liv
         let mut client = served.send(line).await;
         let head = read_until(&mut client, "\r\n\r\n").await;
         assert!(head.starts_with("HTTP/1.1 20"), "{head}");
-        served.fixture.wait_until_free(1).await;
+        served.place.wait_until_free(1).await;
         drop(client);
     }
 }
 
-#[tokio::test]
-async fn a_refusal_is_a_whole_answer_and_its_connection_goes_on() {
-    let served = Served::start().await;
+async fn a_refusal_is_a_whole_answer_and_its_connection_goes_on<P: Place>() {
+    let served = Served::<P>::start().await;
     let held = served
-        .fixture
+        .place
         .semaphore(1)
         .acquire()
         .await
         .expect("a free permit");
-    served.fixture.gates.shutdown(Duration::ZERO).await;
+    served.place.gates().shutdown(Duration::ZERO).await;
     drop(held);
     let mut client = served.send("GET /quick").await;
     let answer = read_until(&mut client, "}").await;

@@ -11,6 +11,8 @@ mod news;
 mod process;
 mod queue;
 mod sites;
+#[cfg(test)]
+mod tests;
 mod turnstile;
 
 use std::fmt;

@@ -6,16 +6,16 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use portcullis::test_util::MemoryServer;
-use portcullis::{LeaseMode, LockError, RefusalKind};
+use portcullis::{LeaseMode, LockError, RefusalKind, Release};
 use tokio::time::timeout;
 
 use super::{Faults, pause};
-use crate::judge::{Cut, Silence};
+use crate::judge::{Cut, Look, Silence, Taken};
 use crate::now;
 use crate::random::Random;
-use crate::support::poll_k_times;
+use crate::support::{Hold, poll_k_times};
 use crate::task::{LATE, nanos};
-use crate::world::{Ask, World};
+use crate::world::{Ask, Guard, Place, Process, World};
 
 type Memory = World<MemoryServer>;
 
@@ -55,6 +55,8 @@ impl Faults {
                 let time = random.millis(0, most.max(1));
                 world.counts.faults.fetch_add(1, Ordering::Relaxed);
                 world.note(format!("out for {time:?}"));
+                let process = world.process(usize::try_from(random.below(64)).unwrap_or(0));
+                let held = Unseen::take(&world, &process, &mut random).await;
                 world.goes_out();
                 world.server.outage(true);
                 let from = now();
@@ -67,8 +69,77 @@ impl Faults {
                     from,
                     to,
                 });
+                if let Some(held) = held {
+                    let lost = to > from + held.taken.ttl;
+                    held.end(&world, lost).await;
+                }
             }
         });
+    }
+}
+
+/// A lease that nobody looks at while something befalls it.
+struct Unseen {
+    guard: Guard,
+    taken: Taken,
+}
+
+impl Unseen {
+    /// Takes one if it is to be had at once.
+    async fn take(
+        world: &Memory,
+        process: &Process<MemoryServer>,
+        random: &mut Random,
+    ) -> Option<Self> {
+        let gate = usize::try_from(random.below(world.places.len() as u64)).unwrap_or(0);
+        let place = &world.places[gate];
+        let asked = now();
+        let acquiring = process.acquire(place, at_once(place));
+        let guard = poll_k_times(acquiring, 1).await?.ok()?;
+        let acquired = now();
+        let hold = Hold {
+            asked,
+            acquired,
+            ended: acquired,
+            fence: guard.fence(),
+            weight: 1,
+        };
+        let taken = Taken {
+            process: process.number,
+            limit: place.cap,
+            ..Taken::new(gate, hold, nanos(place.ttl))
+        };
+        Some(Self { guard, taken })
+    }
+
+    /// Lets it go. It was not held any more, if `lost`.
+    async fn end(mut self, world: &Memory, lost: bool) {
+        let at = now();
+        self.taken.let_go = at;
+        let answer = self.guard.release().await;
+        if lost {
+            let by = now();
+            self.taken.looks.push(Look {
+                at,
+                by,
+                held: false,
+                deadline: 0,
+            });
+            if !matches!(answer, Ok(Release::NoLongerHeld)) && !world.was_out(at, by) {
+                let place = &world.places[self.taken.gate].name;
+                world.problem(format!("{place} is held at {at}: {answer:?}"));
+            }
+        }
+        world.took(self.taken);
+    }
+}
+
+fn at_once(place: &Place) -> Ask {
+    Ask {
+        weight: 1,
+        limit: place.cap,
+        mode: LeaseMode::Renewed,
+        max_wait: Some(Duration::ZERO),
     }
 }
 
@@ -100,6 +171,7 @@ async fn end_process(world: &Memory, random: &mut Random) {
     if random.chance(50) {
         process.dead.cancel();
     }
+    let held = Unseen::take(world, &process, random).await;
     let most = if random.chance(30) {
         Duration::ZERO
     } else {
@@ -110,32 +182,21 @@ async fn end_process(world: &Memory, random: &mut Random) {
     // on.
     let sooner = random.chance(30).then(|| random.part(most, 0, 100));
     let due = now() + nanos(sooner.unwrap_or(most));
-    let gates = process.gates.clone();
-    let another = sooner.map(|sooner| tokio::spawn(async move { gates.shutdown(sooner).await }));
     if random.chance(20) {
         poll_k_times(process.gates.shutdown(most), 1).await;
     }
-    let patience = most + Duration::from_nanos(LATE);
-    match timeout(patience, process.gates.shutdown(most)).await {
-        Ok(report) if report.abandoned == 0 => {}
-        other => world.problem(format!("process {} ended with {other:?}", process.number)),
-    }
-    if let Some(another) = another {
-        another.await.expect("a shutdown does not panic");
-    }
-    let place = random.pick(&world.places);
-    let ask = Ask {
-        weight: 1,
-        limit: place.cap,
-        mode: LeaseMode::Renewed,
-        max_wait: None,
-    };
-    match process.acquire(place, ask).await {
-        Err(LockError::Refused(refusal)) if refusal.kind() == RefusalKind::ShuttingDown => {}
-        other => world.problem(format!(
-            "process {} had ended, and yet: {other:?}",
-            process.number
-        )),
+    let calls = sooner.into_iter().chain([most]).map(|deadline| {
+        let gates = process.gates.clone();
+        tokio::spawn(async move {
+            let patience = deadline + Duration::from_nanos(LATE);
+            timeout(patience, gates.shutdown(deadline)).await
+        })
+    });
+    for call in calls.collect::<Vec<_>>() {
+        match call.await.expect("a shutdown does not panic") {
+            Ok(report) if report.abandoned == 0 => {}
+            other => world.problem(format!("process {} ended with {other:?}", process.number)),
+        }
     }
     world.cut(Cut {
         gate: None,
@@ -143,4 +204,15 @@ async fn end_process(world: &Memory, random: &mut Random) {
         from: due,
         to: now(),
     });
+    if let Some(held) = held {
+        held.end(world, true).await;
+    }
+    let place = random.pick(&world.places);
+    match process.acquire(place, at_once(place)).await {
+        Err(LockError::Refused(refusal)) if refusal.kind() == RefusalKind::ShuttingDown => {}
+        other => world.problem(format!(
+            "process {} had ended, and yet: {other:?}",
+            process.number
+        )),
+    }
 }
