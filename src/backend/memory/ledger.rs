@@ -211,6 +211,19 @@ impl Ledger {
         self.counted.closed = true;
     }
 
+    /// Whether an outage has come to it: what is due is judged by that, and not by one that begins
+    /// or ends with the change for which it is settled.
+    #[cfg(feature = "test-util")]
+    const fn is_out(&self) -> bool {
+        self.out_since.is_some()
+    }
+
+    #[cfg(not(feature = "test-util"))]
+    #[expect(clippy::unused_self, reason = "only tests play an outage")]
+    const fn is_out(&self) -> bool {
+        false
+    }
+
     /// Whether nobody waits and nothing ends by itself: most changes find and leave it so.
     pub(super) fn is_calm(&self) -> bool {
         self.queue.is_empty() && self.ends.is_empty() && self.give_ups.is_empty()
@@ -279,7 +292,7 @@ impl Ledger {
     }
 
     /// Ends what is over, in order, and hands on what that frees.
-    pub(super) fn settle(&mut self, clock: &Clock, out: bool, news: &mut News) {
+    pub(super) fn settle(&mut self, clock: &Clock, news: &mut News) {
         if self.next_due() == Instant::FAR {
             return;
         }
@@ -292,10 +305,10 @@ impl Ledger {
                 (Some((end, slot)), limit) if limit.is_none_or(|(limit, _)| end <= limit) => {
                     self.run_out(slot, news);
                 }
-                (_, Some((_, ticket))) => self.give_up(ticket, now, out, news),
+                (_, Some((_, ticket))) => self.give_up(ticket, now, news),
                 (_, None) => return,
             }
-            self.hand_on(clock, out, news);
+            self.hand_on(clock, news);
         }
     }
 
@@ -311,9 +324,9 @@ impl Ledger {
 
     /// Serves waiters from the head of the queue while they fit: strictly in order, so a large
     /// request is not starved.
-    pub(super) fn hand_on(&mut self, clock: &Clock, out: bool, news: &mut News) {
+    pub(super) fn hand_on(&mut self, clock: &Clock, news: &mut News) {
         while let Some(head) = self.queue.front() {
-            if out || !self.fits(&head.terms) {
+            if self.is_out() || !self.fits(&head.terms) {
                 return;
             }
             let Some((ticket, waiter)) = self.queue.pop() else {
@@ -352,12 +365,21 @@ impl Ledger {
         if self.counted.take_lost(fence).is_some() {
             return false;
         }
-        self.counted.inside -= 1;
+        self.one_counted_less();
         self.used -= 1;
         if let Some(process) = &self.counted.awaited_by {
             news.ended(Arc::clone(process), true);
         }
         true
+    }
+
+    fn one_counted_less(&mut self) {
+        self.counted.inside -= 1;
+        // Nobody is left who ends then, and nobody is to be told to retry then.
+        #[cfg(feature = "test-util")]
+        if self.counted.inside == 0 && self.out_since.is_some() {
+            self.ends.retain(|(_, slot)| *slot != ALL_COUNTED);
+        }
     }
 
     /// What is to be seen of a lease, or why it was lost: who is told so does not give it back. One
@@ -391,7 +413,7 @@ impl Ledger {
         if let Some(reason) = self.counted.take_lost(fence) {
             return Err(reason);
         }
-        self.counted.inside -= 1;
+        self.one_counted_less();
         let ttl = Ttl::from_ms(u32::try_from(ttl_ms).unwrap_or(u32::MAX));
         #[cfg(feature = "test-util")]
         let end = self
@@ -562,8 +584,8 @@ impl Ledger {
     }
 
     /// A waiter's limit is reached.
-    fn give_up(&mut self, ticket: u64, now: Instant, out: bool, news: &mut News) {
-        if !out {
+    fn give_up(&mut self, ticket: u64, now: Instant, news: &mut News) {
+        if !self.is_out() {
             self.refuse(ticket, RefusalKind::WaitedTooLong, now, news);
         } else if let Some(waiter) = self.take_waiter(ticket) {
             let error = unreachable("acquiring", &self.gate);

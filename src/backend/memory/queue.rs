@@ -45,6 +45,7 @@ impl<W> Queue<W> {
         self.last_ticket += 1;
         self.places.push_back((self.last_ticket, Some(waiter)));
         self.waiting += 1;
+        self.tidy();
     }
 
     pub(super) fn front(&self) -> Option<&W> {
@@ -155,6 +156,20 @@ mod tests {
                 prop_assert!(queue.places.len() <= SMALL.max(2 * model.len()));
             }
         }
+    }
+
+    #[test]
+    fn gaps_are_closed_by_who_comes_too() {
+        let mut queue = Queue::default();
+        for waiter in 0..SMALL {
+            queue.push(waiter);
+        }
+        // More gaps than waiters, in a queue that is short.
+        for ticket in 2..=SMALL as u64 / 2 + 2 {
+            assert!(queue.remove(ticket).is_some());
+        }
+        queue.push(SMALL);
+        assert!(queue.places.len() <= 2 * queue.len());
     }
 
     #[test]

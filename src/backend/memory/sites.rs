@@ -65,7 +65,7 @@ impl Site {
         let mut news = News::default();
         let mut ledger = self.ledger();
         if !ledger.is_calm() {
-            ledger.settle(&memory.clock, memory.is_out(), &mut news);
+            ledger.settle(&memory.clock, &mut news);
         }
         let outcome = change(&mut ledger, &mut news);
         if !ledger.is_calm() || ledger.alarm != Instant::FAR {
@@ -83,7 +83,7 @@ impl Site {
 
     /// Hands on what a change has freed, and sees to it that somebody looks in again.
     fn follow_up(self: &Arc<Self>, memory: &Arc<Memory>, ledger: &mut Ledger, news: &mut News) {
-        ledger.hand_on(&memory.clock, memory.is_out(), news);
+        ledger.hand_on(&memory.clock, news);
         self.set_alarm(memory, ledger);
     }
 

@@ -348,11 +348,11 @@ mod tests {
 
     #[test]
     fn threads_that_come_and_go_while_it_is_closed_and_opened_are_counted_to_the_last() {
-        crowd([1, 1, 2, 2, 3, 3], 6_000);
+        crowd([1, 1, 2, 2, 3, 3], 3_000);
     }
 
     #[test]
     fn threads_exclude_each_other_while_it_is_closed_and_opened() {
-        crowd([1; 6], 6_000);
+        crowd([1; 6], 3_000);
     }
 }
