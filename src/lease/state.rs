@@ -176,9 +176,10 @@ impl LeaseState {
         }
     }
 
-    /// Ends the lease by its owner's will. False if it was lost or finished before.
+    /// Ends the lease by its owner's will. False if it was lost or finished before: past its deadline
+    /// it is lost, though the server may keep it a little longer, and its backend ends it as such.
     pub(crate) fn finish(&self) -> bool {
-        self.leave(FINISHED)
+        !self.has_passed() && self.leave(FINISHED)
     }
 
     /// Ends the lease against its owner's will, and wakes who watches it. False if it was lost or
@@ -285,6 +286,14 @@ mod tests {
         assert!(!seen.is_held());
         assert!(!seen.prolong(Instant::now().after(Duration::from_secs(10))));
         assert!(!seen.is_held());
+    }
+
+    #[test]
+    fn what_was_seen_to_be_over_can_not_be_given_back_any_more() {
+        let over = lease(Duration::ZERO);
+        assert!(!over.finish());
+        assert_eq!(over.lost_reason(), Some(LostReason::Expired));
+        assert!(lease(Duration::from_secs(10)).finish());
     }
 
     #[test]

@@ -871,7 +871,9 @@ mod model {
         }
 
         pub(super) fn release(&mut self, id: usize) -> Result<Release, BackendErrorKind> {
-            if self.claims[id].lost.is_some() {
+            // Its own account tells whoever has looked that it is over, settled or not.
+            let over = self.claims[id].looked_at.is_some() && !self.is_held(id);
+            if over || self.claims[id].lost.is_some() {
                 return Ok(Release::NoLongerHeld);
             }
             self.claims[id].finished = true;
