@@ -134,7 +134,9 @@ impl Backend for MemoryBackend {
     }
 }
 
-/// One handle's way to a site.
+/// One handle's way to a site. Apart in memory from its neighbors: each lease counts as a reference
+/// to it, and two threads at two places would wait for each other's cache line.
+#[repr(align(64))]
 struct MemoryPlace {
     site: Arc<Site>,
     memory: Arc<Memory>,
