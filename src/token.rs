@@ -88,8 +88,8 @@ impl Token {
     }
 
     /// A token that only its own backend ever sees, and so need not be hard to guess.
-    pub(crate) const fn local(slot: u64, serial: u64) -> Self {
-        Self([slot, serial])
+    pub(crate) const fn local(mark: u64, serial: u64) -> Self {
+        Self([mark, serial])
     }
 
     /// What a [`local`](Self::local) one was made of.

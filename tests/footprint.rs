@@ -265,7 +265,6 @@ fn a_million_renewed_leases_leave_nothing() {
 
 /// However many were held at one place, one who stays does not pin their room.
 #[test]
-#[ignore = "a bug: one permit that stays pins the room of all"]
 fn permits_that_are_given_back_leave_nothing_beside_one_that_stays() {
     alone(
         "permits_that_are_given_back_leave_nothing_beside_one_that_stays",

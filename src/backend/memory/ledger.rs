@@ -11,10 +11,9 @@
 //! 3. After each change the head of the queue does not fit, unless the backend is out.
 //! 4. Each holder with an end and each waiter with a limit stands once in `ends` or `give_ups`.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
-use slab::Slab;
 use tokio::sync::oneshot;
 
 use super::news::News;
@@ -30,11 +29,13 @@ use crate::token::{FencingToken, Token};
 /// Capacity that is worth giving back.
 const ROOMY: usize = 64;
 
-/// Set in the slot that a counted lease's token names; the rest is its TTL in ms.
+/// What a listed lease's token says beside its fence.
+const LISTED: u64 = 0;
+/// Set in what a counted lease's token says; the rest is its TTL in ms.
 const COUNTED: u64 = 1 << 32;
 /// Stands in `ends` for all that are counted.
 #[cfg(feature = "test-util")]
-const ALL_COUNTED: usize = usize::MAX;
+const ALL_COUNTED: u64 = u64::MAX;
 
 #[derive(Debug)]
 pub(super) struct Ledger {
@@ -43,14 +44,15 @@ pub(super) struct Ledger {
     fence: u64,
     used: u64,
     counted: Counted,
-    holders: Slab<Holder>,
+    /// By their fence.
+    holders: HashMap<u64, Holder>,
     /// Why listed leases were lost that nobody had looked at; until their owners know.
-    lost: HashMap<u64, LostReason>,
+    lost: BTreeMap<u64, LostReason>,
     /// Since when no renewals come through.
     #[cfg(feature = "test-util")]
     out_since: Option<Instant>,
     queue: Queue<Waiter>,
-    ends: BTreeSet<(Instant, usize)>,
+    ends: BTreeSet<(Instant, u64)>,
     give_ups: BTreeSet<(Instant, u64)>,
     /// When somebody looks in at the latest; kept by the site.
     pub(super) alarm: Instant,
@@ -86,7 +88,6 @@ impl Counted {
 
 #[derive(Debug)]
 struct Holder {
-    fence: u64,
     weight: u32,
     /// The handle by which it was acquired.
     process: u64,
@@ -134,14 +135,14 @@ pub(super) fn is_counted(token: Token) -> bool {
 }
 
 /// What its owner gets of a holder.
-pub(super) fn lease(place: Arc<dyn Place>, slot: u64, fence: u64) -> Lease {
-    Lease::new(place, Token::local(slot, fence), FencingToken::new(fence))
+pub(super) fn lease(place: Arc<dyn Place>, mark: u64, fence: u64) -> Lease {
+    Lease::new(place, Token::local(mark, fence), FencingToken::new(fence))
 }
 
 /// How an acquire begins. What it holds is made into a lease outside of the lock.
 pub(super) enum Entered {
     Held {
-        slot: u64,
+        mark: u64,
         fence: u64,
     },
     Queued {
@@ -166,8 +167,8 @@ impl Ledger {
                 closed: false,
                 awaited_by: None,
             },
-            holders: Slab::new(),
-            lost: HashMap::new(),
+            holders: HashMap::new(),
+            lost: BTreeMap::new(),
             #[cfg(feature = "test-util")]
             out_since: None,
             queue: Queue::default(),
@@ -246,8 +247,8 @@ impl Ledger {
         terms: &Terms,
     ) -> Entered {
         if self.queue.is_empty() && self.fits(terms) {
-            let (slot, fence) = self.hold(clock, process, terms);
-            return Entered::Held { slot, fence };
+            let (mark, fence) = self.hold(clock, process, terms);
+            return Entered::Held { mark, fence };
         }
         self.wait_or_refuse(clock, place, process, terms)
     }
@@ -302,8 +303,8 @@ impl Ledger {
             let end = self.ends.first().copied();
             let give_up = self.give_ups.first().copied();
             match (end, give_up) {
-                (Some((end, slot)), limit) if limit.is_none_or(|(limit, _)| end <= limit) => {
-                    self.run_out(slot, news);
+                (Some((end, fence)), limit) if limit.is_none_or(|(limit, _)| end <= limit) => {
+                    self.run_out(fence, news);
                 }
                 (_, Some((_, ticket))) => self.give_up(ticket, now, news),
                 (_, None) => return,
@@ -313,13 +314,13 @@ impl Ledger {
     }
 
     /// A lease has reached its end.
-    fn run_out(&mut self, slot: usize, news: &mut News) {
+    fn run_out(&mut self, fence: u64, news: &mut News) {
         #[cfg(feature = "test-util")]
-        if slot == ALL_COUNTED {
+        if fence == ALL_COUNTED {
             self.lose_counted(LostReason::Expired, false, news);
             return;
         }
-        self.lose(slot, LostReason::Expired, false, news);
+        self.lose(fence, LostReason::Expired, false, news);
     }
 
     /// Serves waiters from the head of the queue while they fit: strictly in order, so a large
@@ -333,8 +334,8 @@ impl Ledger {
                 return;
             };
             self.give_ups.remove(&(waiter.give_up, ticket));
-            let (slot, fence) = self.hold(clock, waiter.process, &waiter.terms);
-            let lease = lease(waiter.place, slot, fence);
+            let (mark, fence) = self.hold(clock, waiter.process, &waiter.terms);
+            let lease = lease(waiter.place, mark, fence);
             news.answer(waiter.answer, Ok(lease));
         }
     }
@@ -348,14 +349,12 @@ impl Ledger {
 
     /// Takes a holder off the books; false if it is not there any more.
     pub(super) fn release(&mut self, token: Token, news: &mut News) -> bool {
-        let (slot, fence) = token.parts();
+        let (_, fence) = token.parts();
         if is_counted(token) {
             return self.release_counted(fence, news);
         }
-        let held = self.holder(token).is_some();
-        if held {
-            self.remove(slot as usize, true, news);
-        } else {
+        let held = self.remove(fence, true, news);
+        if !held {
             self.lost.remove(&fence);
         }
         held
@@ -378,7 +377,7 @@ impl Ledger {
         // Nobody is left who ends then, and nobody is to be told to retry then.
         #[cfg(feature = "test-util")]
         if self.counted.inside == 0 && self.out_since.is_some() {
-            self.ends.retain(|(_, slot)| *slot != ALL_COUNTED);
+            self.ends.retain(|(_, fence)| *fence != ALL_COUNTED);
         }
     }
 
@@ -389,13 +388,13 @@ impl Ledger {
         clock: &Clock,
         token: Token,
     ) -> Result<Arc<LeaseState>, LostReason> {
-        let (mut slot, fence) = token.parts();
+        let (mark, fence) = token.parts();
         if is_counted(token) {
-            slot = self.list(slot & !COUNTED, fence)?;
+            self.list(mark & !COUNTED, fence)?;
         }
-        let token = Token::local(slot, fence);
+        let token = Token::local(LISTED, fence);
         let reason = self.lost.remove(&fence);
-        let holder = self.holder(token);
+        let holder = self.holders.get_mut(&fence);
         let holder = holder.ok_or_else(|| reason.unwrap_or(LostReason::Expired))?;
         let state = holder.state.get_or_insert_with(|| {
             let (clock, fence) = (clock.clone(), FencingToken::new(fence));
@@ -409,7 +408,7 @@ impl Ledger {
     }
 
     /// Lists a lease that was counted, unless it was lost.
-    fn list(&mut self, ttl_ms: u64, fence: u64) -> Result<u64, LostReason> {
+    fn list(&mut self, ttl_ms: u64, fence: u64) -> Result<(), LostReason> {
         if let Some(reason) = self.counted.take_lost(fence) {
             return Err(reason);
         }
@@ -421,8 +420,7 @@ impl Ledger {
             .map_or(Instant::FAR, |since| since.after(ttl.get()));
         #[cfg(not(feature = "test-util"))]
         let end = Instant::FAR;
-        let slot = self.holders.insert(Holder {
-            fence,
+        let holder = Holder {
             weight: 1,
             process: self.counted.process,
             end,
@@ -432,18 +430,16 @@ impl Ledger {
             last: Instant::FAR,
             state: None,
             awaited_by: self.counted.awaited_by.clone(),
-        });
-        if end != Instant::FAR {
-            self.ends.insert((end, slot));
-        }
-        Ok(slot as u64)
+        };
+        self.insert(fence, holder);
+        Ok(())
     }
 
-    /// The holder that a token names: once ended, its slot may have another.
-    fn holder(&mut self, token: Token) -> Option<&mut Holder> {
-        let (slot, fence) = token.parts();
-        let holder = self.holders.get_mut(usize::try_from(slot).ok()?);
-        holder.filter(|holder| holder.fence == fence)
+    fn insert(&mut self, fence: u64, holder: Holder) {
+        if holder.end != Instant::FAR {
+            self.ends.insert((holder.end, fence));
+        }
+        self.holders.insert(fence, holder);
     }
 
     /// Refuses the waiters of a process that shuts down, and has its holders report their end to
@@ -458,7 +454,7 @@ impl Ledger {
             self.counted.awaited_by = Some(Arc::clone(process));
             count += usize::try_from(self.counted.inside).unwrap_or(usize::MAX);
         }
-        for (_, holder) in &mut self.holders {
+        for holder in self.holders.values_mut() {
             if holder.process == process.id() {
                 holder.awaited_by = Some(Arc::clone(process));
                 count += 1;
@@ -469,8 +465,8 @@ impl Ledger {
 
     /// Ends the leases of a process whose shutdown has waited long enough.
     pub(super) fn end_all_of(&mut self, process: &Process, news: &mut News) {
-        for slot in self.slots(|holder| holder.process == process.id()) {
-            self.lose(slot, LostReason::ShutDown, true, news);
+        for fence in self.fences(|holder| holder.process == process.id()) {
+            self.lose(fence, LostReason::ShutDown, true, news);
         }
         if process.id() == self.counted.process {
             self.lose_counted(LostReason::ShutDown, true, news);
@@ -485,9 +481,9 @@ impl Ledger {
         theirs.map(|(ticket, _)| ticket).collect()
     }
 
-    fn slots(&self, which: impl Fn(&Holder) -> bool) -> Vec<usize> {
+    fn fences(&self, which: impl Fn(&Holder) -> bool) -> Vec<u64> {
         let chosen = self.holders.iter().filter(|(_, holder)| which(holder));
-        chosen.map(|(slot, _)| slot).collect()
+        chosen.map(|(fence, _)| *fence).collect()
     }
 
     fn fits(&self, terms: &Terms) -> bool {
@@ -504,8 +500,7 @@ impl Ledger {
         }
         let longest = terms.mode.longest(terms.ttl.get());
         let end = longest.map_or(Instant::FAR, |longest| clock.now().after(longest));
-        let slot = self.holders.insert(Holder {
-            fence: self.fence,
+        let holder = Holder {
             weight: terms.weight,
             process,
             end,
@@ -515,16 +510,16 @@ impl Ledger {
             awaited_by: None,
             #[cfg(feature = "test-util")]
             last: end,
-        });
-        if end != Instant::FAR {
-            self.ends.insert((end, slot));
-        }
-        (slot as u64, self.fence)
+        };
+        self.insert(self.fence, holder);
+        (LISTED, self.fence)
     }
 
     /// Ends a holder's lease against its owner's will.
-    fn lose(&mut self, slot: usize, reason: LostReason, released: bool, news: &mut News) {
-        let holder = &self.holders[slot];
+    fn lose(&mut self, fence: u64, reason: LostReason, released: bool, news: &mut News) {
+        let Some(holder) = self.holders.get(&fence) else {
+            return;
+        };
         let lost = match &holder.state {
             // Its owner may be about to give it back, and then has not lost it.
             Some(state) if !state.mark_lost(reason) => false,
@@ -533,14 +528,14 @@ impl Ledger {
                 true
             }
             None => {
-                self.lost.insert(holder.fence, reason);
+                self.lost.insert(fence, reason);
                 true
             }
         };
         if lost {
-            log_loss(&self.gate, FencingToken::new(holder.fence), reason);
+            log_loss(&self.gate, FencingToken::new(fence), reason);
         }
-        self.remove(slot, released, news);
+        self.remove(fence, released, news);
     }
 
     /// Ends all that are counted. Nobody has looked at them; whoever does finds that it has lost.
@@ -551,30 +546,34 @@ impl Ledger {
             counted.lost.push((self.fence, reason));
             counted.ghosts += count;
             self.used -= count;
+            tracing::warn!(gate = %self.gate, count, %reason, "lost leases");
         }
         for _ in 0..count {
-            log_loss(&self.gate, FencingToken::new(self.fence), reason);
             if let Some(process) = &counted.awaited_by {
                 news.ended(Arc::clone(process), released);
             }
         }
         #[cfg(feature = "test-util")]
-        self.ends.retain(|(_, slot)| *slot != ALL_COUNTED);
+        self.ends.retain(|(_, fence)| *fence != ALL_COUNTED);
     }
 
-    #[inline]
-    fn remove(&mut self, slot: usize, released: bool, news: &mut News) {
-        let holder = self.holders.remove(slot);
+    /// Takes a listed holder off the books; false if it is not there.
+    fn remove(&mut self, fence: u64, released: bool, news: &mut News) -> bool {
+        let Some(holder) = self.holders.remove(&fence) else {
+            return false;
+        };
+        let (held, room) = (self.holders.len(), self.holders.capacity());
+        if room > ROOMY && held < room / 8 {
+            self.holders.shrink_to(2 * held);
+        }
         self.used -= u64::from(holder.weight);
         if holder.end != Instant::FAR {
-            self.ends.remove(&(holder.end, slot));
+            self.ends.remove(&(holder.end, fence));
         }
         if let Some(process) = holder.awaited_by {
             news.ended(process, released);
         }
-        if self.holders.is_empty() && self.holders.capacity() > ROOMY {
-            self.holders = Slab::new();
-        }
+        true
     }
 
     fn take_waiter(&mut self, ticket: u64) -> Option<Waiter> {
@@ -629,8 +628,8 @@ impl Ledger {
     /// All leases are over; gives their number.
     pub(super) fn expire(&mut self, news: &mut News) -> usize {
         let count = self.held();
-        for slot in self.slots(|_| true) {
-            self.lose(slot, LostReason::Expired, false, news);
+        for fence in self.fences(|_| true) {
+            self.lose(fence, LostReason::Expired, false, news);
         }
         self.lose_counted(LostReason::Expired, false, news);
         count
@@ -643,7 +642,7 @@ impl Ledger {
             self.ends
                 .insert((now.after(longest_ttl.get()), ALL_COUNTED));
         }
-        for (slot, holder) in &mut self.holders {
+        for (&fence, holder) in &mut self.holders {
             if !holder.renewed {
                 continue;
             }
@@ -651,9 +650,9 @@ impl Ledger {
                 Some(state) => state.remaining(),
                 None => holder.ttl.get(),
             };
-            self.ends.remove(&(holder.end, slot));
+            self.ends.remove(&(holder.end, fence));
             holder.end = holder.last.min(now.after(left));
-            self.ends.insert((holder.end, slot));
+            self.ends.insert((holder.end, fence));
             if let Some(state) = &holder.state {
                 state.shorten(holder.end);
             }
@@ -663,8 +662,8 @@ impl Ledger {
     /// Renewals come through again.
     pub(super) fn renew_again(&mut self) {
         self.out_since = None;
-        self.ends.retain(|(_, slot)| *slot != ALL_COUNTED);
-        for (slot, holder) in &mut self.holders {
+        self.ends.retain(|(_, fence)| *fence != ALL_COUNTED);
+        for (&fence, holder) in &mut self.holders {
             // One whose end was seen to pass stays lost.
             if holder.renewed
                 && holder
@@ -672,10 +671,10 @@ impl Ledger {
                     .as_ref()
                     .is_none_or(|state| state.prolong(holder.last))
             {
-                self.ends.remove(&(holder.end, slot));
+                self.ends.remove(&(holder.end, fence));
                 holder.end = holder.last;
                 if holder.end != Instant::FAR {
-                    self.ends.insert((holder.end, slot));
+                    self.ends.insert((holder.end, fence));
                 }
             }
         }

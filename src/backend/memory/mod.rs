@@ -164,8 +164,8 @@ impl Place for MemoryPlace {
             ledger.enter(&self.memory.clock, myself, self.process.id(), terms)
         });
         match entered {
-            Entered::Held { slot, fence } => {
-                Acquire::Ready(Ok(ledger::lease(Arc::clone(myself), slot, fence)))
+            Entered::Held { mark, fence } => {
+                Acquire::Ready(Ok(ledger::lease(Arc::clone(myself), mark, fence)))
             }
             Entered::Queued { answer, ticket } => {
                 Acquire::Waiting(Waiting::new(answer, Arc::clone(myself), ticket))
