@@ -135,7 +135,7 @@ pub use self::deadline::grpc_timeout;
 pub use self::demand::Demand;
 pub use self::held::{Held, Kept, NotHeld};
 pub use self::key::{
-    ClientIpKey, ExtensionKey, HeaderKey, IpNet, KeyError, MadeKey, MakeKey, OptionalKey,
+    BoxedKey, ClientIpKey, ExtensionKey, HeaderKey, IpNet, KeyError, MadeKey, MakeKey, OptionalKey,
     UnauthenticatedKey, client_ip, extension, header,
 };
 #[cfg(feature = "axum")]

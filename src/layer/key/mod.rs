@@ -1,6 +1,7 @@
 //! Where a gate's key comes from: the trait, and ready-made sources.
 
 mod absent;
+mod boxed;
 mod client_ip;
 mod error;
 mod extension;
@@ -16,6 +17,7 @@ use http::request::Parts;
 pub use ipnet::IpNet;
 
 pub use self::absent::{OptionalKey, UnauthenticatedKey};
+pub use self::boxed::BoxedKey;
 pub use self::client_ip::{ClientIpKey, client_ip};
 pub use self::error::KeyError;
 pub use self::extension::{ExtensionKey, extension};
@@ -114,6 +116,15 @@ pub trait MakeKey: Send + Sync {
     {
         UnauthenticatedKey::new(self, challenge)
     }
+
+    /// Erases its type, which for a closure has no name: to keep it in a struct, or several of
+    /// several kinds in a list.
+    fn boxed(self) -> BoxedKey
+    where
+        Self: Sized + 'static,
+    {
+        BoxedKey::new(self)
+    }
 }
 
 impl MakeKey for Key {
@@ -123,6 +134,11 @@ impl MakeKey for Key {
 }
 
 /// What a closure that makes keys may give; see [`MakeKey`].
+#[diagnostic::on_unimplemented(
+    message = "a closure that makes keys does not give `{Self}`",
+    label = "give an `Option` or a `Result<_, KeyError>` of what is `Into<portcullis::Key>`",
+    note = "strings and integers are, and tuples of them"
+)]
 pub trait MadeKey {
     /// As [`MakeKey::make_key`] gives it.
     ///
