@@ -116,8 +116,8 @@ impl Admission {
             grpc: head.as_deref().is_some_and(|head| self.speaks_grpc(head)),
             acquire: match &mut head {
                 Some(head) => self.acquire(head),
-                None if self.reads_heads() => Err(KeyError::misconfigured(
-                    "a layer made `plain()` has no HTTP heads to read: give it a fixed key, and no `applies_to`, `demand` or `deadline`",
+                None if self.speaks_http() => Err(KeyError::misconfigured(
+                    "a layer made `plain()` has no HTTP to read or to answer: give it a fixed key, and no `applies_to`, `demand`, `deadline`, `on_refusal` or `grpc`",
                 )),
                 None => Ok(Some(self.gate.acquire(1, None, Some(self.wait)))),
             },
@@ -179,11 +179,17 @@ impl Admission {
         }
     }
 
-    fn reads_heads(&self) -> bool {
-        self.key.is_some()
+    /// Whether anything was set that only HTTP can mean.
+    fn speaks_http(&self) -> bool {
+        #[cfg(feature = "tonic")]
+        let grpc = self.grpc;
+        #[cfg(not(feature = "tonic"))]
+        let grpc = false;
+        grpc || self.key.is_some()
             || self.applies_to.is_some()
             || self.demand.is_some()
             || self.deadline.is_some()
+            || self.on_refusal.is_some()
     }
 }
 

@@ -71,7 +71,8 @@
 //! `Retry-After` is in whole seconds, rounded up, at least 1. The estimate is the time to the first
 //! end of a lease, should nobody release before: an upper bound where requests are shorter than
 //! their TTL. Scripts of other origins may read it (`Access-Control-Expose-Headers`), if a CORS
-//! layer outside of the gate lets them read anything. Answers are not to be stored (`Cache-Control:
+//! layer outside of the gate lets them read anything; one with a list of its own replaces that
+//! header, so name `retry-after` in it. Answers are not to be stored (`Cache-Control:
 //! no-store`). What is misconfigured is logged once, at level error, with what to do.
 //!
 //! A browser's preflight is a request, too: put the CORS layer outside of the gate, which answers it
@@ -83,6 +84,10 @@
 //! wait. In front of a tonic client's `Channel` such a layer caps outgoing calls, with no adapter in
 //! between. An answer under way whose lease is lost ends with the status in its trailers. Without
 //! `grpc()` a tonic client sees `INTERNAL`, since it can't read the problem.
+//!
+//! An answer's body becomes a [`HeldBody`]. Where tower asks for one type with and without a gate,
+//! as `option_layer` does, put `map_response(|response| response.map(axum::body::Body::new))` around
+//! the gate.
 //!
 //! `layer` on a method router also gates its 405 answers, and on a router its 404s; `route_layer`
 //! gates only what a route answers.

@@ -268,8 +268,9 @@ macro_rules! layer_settings {
             /// Takes any request; holds until the response. The service fails with a [`BoxError`]:
             /// the inner service's own error, or a [`LockError`](crate::LockError) or
             /// [`LostReason`](crate::LostReason) to downcast to. There is no HTTP head to read a
-            /// key from, so set a fixed one afterwards: what was set before by `key` makes every
-            /// call fail with a [`KeyError`](super::KeyError).
+            /// key from, so set a fixed one afterwards. What only HTTP can mean makes every call
+            /// fail with a [`KeyError`](super::KeyError), if it was set before: `key`,
+            /// `applies_to`, `demand`, `deadline`, `on_refusal` and `grpc`.
             pub fn plain(self) -> $layer<Plain> {
                 $layer {
                     admission: self.admission,

@@ -34,7 +34,7 @@ in_each_place! {
     requests_of_different_weight_share_the_permits,
     a_weight_that_never_fits_is_refused_and_takes_nothing,
     a_limit_that_an_operator_lowered_holds_for_who_comes_next,
-    a_plain_layer_with_settings_that_read_heads_fails_each_call_and_says_what_to_do,
+    a_plain_layer_with_settings_for_http_fails_each_call_and_says_what_to_do,
     a_plain_layer_takes_what_reads_no_heads_from_before,
 }
 
@@ -335,31 +335,31 @@ where
 
 type Jobs = tower::util::ServiceFn<fn(()) -> std::future::Ready<Result<(), Infallible>>>;
 
-async fn a_plain_layer_with_settings_that_read_heads_fails_each_call_and_says_what_to_do<
-    P: Place,
->() {
+async fn a_plain_layer_with_settings_for_http_fails_each_call_and_says_what_to_do<P: Place>() {
     let place = P::start();
     let permits = || ConcurrencyLimitLayer::new(place.semaphore(1));
     let lock = || MutexLayer::new(place.mutex());
-    let permits: [ConcurrencyLimitLayer<Plain>; 4] = [
+    let permits: [ConcurrencyLimitLayer<Plain>; 5] = [
         permits().key(|_: &Parts| Some("a")).plain(),
         permits().applies_to(|_| false).plain(),
         permits().deadline(|_| None).plain(),
         permits().demand(|_| Demand::default()).plain(),
+        permits().grpc().plain(),
     ];
-    let locks: [MutexLayer<Plain>; 3] = [
+    let locks: [MutexLayer<Plain>; 4] = [
         lock().key(|_: &Parts| None::<&str>).plain(),
         lock().applies_to(|_| true).plain(),
         lock().deadline(|_| None).plain(),
+        lock().on_refusal(|_, answer| answer).plain(),
     ];
     let mut errors = Vec::new();
     for layer in permits {
         for _ in 0..2 {
-            errors.push(plainly(layer.clone()).await.expect_err("no head"));
+            errors.push(plainly(layer.clone()).await.expect_err("no HTTP"));
         }
     }
     for layer in locks {
-        errors.push(plainly(layer).await.expect_err("no head"));
+        errors.push(plainly(layer).await.expect_err("no HTTP"));
     }
     for error in errors {
         assert!(error.is::<KeyError>());
