@@ -1,0 +1,91 @@
+//! Other processes of a fleet: this program again, each with a role.
+
+use std::io::{BufRead, BufReader, Write};
+use std::process::{Child, ChildStdin, ChildStdout, Command, ExitCode, Stdio};
+
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use super::groups::ROLES;
+
+/// The first argument of a child; its role and its task in JSON follow.
+pub(crate) const ROLE: &str = "child";
+
+/// What a child does: it is given its task, gets ready, calls what waits for all others to be ready,
+/// and gives what it has seen.
+#[derive(Debug)]
+pub(crate) struct Role {
+    pub(crate) name: &'static str,
+    pub(crate) play: fn(task: &str, all_ready: &mut dyn FnMut()) -> String,
+}
+
+pub(crate) fn main(arguments: &[String]) -> ExitCode {
+    let [name, task] = arguments else {
+        eprintln!("a child has a role and a task");
+        return ExitCode::FAILURE;
+    };
+    let role = ROLES.iter().find(|role| role.name == name).expect("a role that there is");
+    let seen = (role.play)(task, &mut || {
+        println!("ready");
+        std::io::stdout().flush().expect("the parent reads");
+        std::io::stdin().read_line(&mut String::new()).expect("the parent says when to begin");
+    });
+    println!("{seen}");
+    ExitCode::SUCCESS
+}
+
+/// A child that is ready.
+#[derive(Debug)]
+pub(crate) struct Ready {
+    child: Child,
+    begin: ChildStdin,
+    answers: BufReader<ChildStdout>,
+}
+
+impl Ready {
+    /// Starts a child and waits until it is ready.
+    pub(crate) fn start(role: &str, task: &impl Serialize) -> Self {
+        let task = serde_json::to_string(task).expect("a task is plain data");
+        let mut child = Command::new(std::env::current_exe().expect("this program"))
+            .args([ROLE, role, &task])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("this program runs");
+        let begin = child.stdin.take().expect("piped");
+        let mut answers = BufReader::new(child.stdout.take().expect("piped"));
+        let mut line = String::new();
+        answers.read_line(&mut line).expect("a child says that it is ready");
+        assert_eq!(line, "ready\n", "a child has failed");
+        Self {
+            child,
+            begin,
+            answers,
+        }
+    }
+
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    pub(crate) fn begin(&mut self) {
+        self.begin.write_all(b"\n").expect("a child waits for it");
+    }
+
+    /// Waits until it has ended, and gives what it has seen.
+    pub(crate) fn end<T: DeserializeOwned>(mut self) -> T {
+        let mut line = String::new();
+        self.answers.read_line(&mut line).expect("a child says what it has seen");
+        assert!(self.child.wait().expect("our child").success(), "a child has failed");
+        serde_json::from_str(&line).expect("what a child has seen is plain data")
+    }
+}
+
+/// Starts a child for each task, lets all begin at once, and gives what they have seen.
+pub(crate) fn fleet<T: DeserializeOwned>(role: &str, tasks: &[impl Serialize]) -> Vec<T> {
+    let mut children: Vec<_> = tasks.iter().map(|task| Ready::start(role, task)).collect();
+    for child in &mut children {
+        child.begin();
+    }
+    children.into_iter().map(Ready::end).collect()
+}

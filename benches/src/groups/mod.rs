@@ -1,0 +1,25 @@
+//! What is compared.
+
+mod uncontended;
+
+use super::child::Role;
+use super::report::Report;
+
+/// One comparison, as it is asked for on the command line.
+#[derive(Debug)]
+pub(crate) struct Group {
+    pub(crate) name: &'static str,
+    pub(crate) about: &'static str,
+    pub(crate) run: fn(&mut Report),
+}
+
+pub(crate) const GROUPS: [Group; 1] = [uncontended::GROUP];
+
+pub(crate) const ROLES: [Role; 0] = [];
+
+/// A runtime as a service has it, on the two cores that such machines have.
+fn runtime() -> tokio::runtime::Runtime {
+    let mut builder = tokio::runtime::Builder::new_multi_thread();
+    let runtime = builder.worker_threads(2).enable_all().build();
+    runtime.expect("a runtime")
+}

@@ -1,0 +1,122 @@
+//! What a fleet can do for a lock: this crate, and what else there is.
+
+mod broadcast;
+mod checkout;
+mod same_scripts;
+
+use std::time::Duration;
+
+use portcullis::Portcullis;
+use redis::aio::MultiplexedConnection;
+use redis::{Client, IntoConnectionInfo};
+use serde::{Deserialize, Serialize};
+
+pub(crate) use self::broadcast::Broadcast;
+pub(crate) use self::checkout::Checkouts;
+pub(crate) use self::same_scripts::{Bare, Raw, SameScripts};
+
+/// How long a lock is held at most, for all of them.
+pub(crate) const TTL: Duration = Duration::from_secs(10);
+
+/// A lock for a fleet, of one kind or another.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum Peer {
+    Portcullis,
+    /// `rslock` as it is: it gives up after three attempts, up to 200 ms apart.
+    RslockDefaults,
+    /// `rslock`, asking again after up to 5 ms.
+    RslockFast,
+    /// Every release is told to all waiters, which then try.
+    Broadcast,
+}
+
+impl Peer {
+    pub(crate) const ALL: [Self; 4] =
+        [Self::Portcullis, Self::RslockDefaults, Self::RslockFast, Self::Broadcast];
+
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::Portcullis => "portcullis",
+            Self::RslockDefaults => "rslock, defaults",
+            Self::RslockFast => "rslock, 5 ms retries",
+            Self::Broadcast => "broadcast of releases",
+        }
+    }
+
+    pub(crate) async fn connect(self, url: &str) -> Locks {
+        match self {
+            Self::Portcullis => Locks::Portcullis(gates(url)),
+            Self::RslockDefaults => Locks::Rslock(rslock::LockManager::new(vec![url])),
+            Self::RslockFast => {
+                let mut manager = rslock::LockManager::new(vec![url]);
+                // Its count is per call; a call that gives up is counted as a failure.
+                manager.set_retry(200, Duration::from_millis(5));
+                Locks::Rslock(manager)
+            }
+            Self::Broadcast => Locks::Broadcast(Broadcast::connect(url).await),
+        }
+    }
+}
+
+/// A handle as a user would make it.
+pub(crate) fn gates(url: &str) -> Portcullis {
+    let builder = Portcullis::builder().url(url).prefix("bench");
+    builder.build().expect("valid settings")
+}
+
+/// A connection without Nagle's algorithm, shared by all tasks.
+pub(crate) async fn connect(url: &str) -> MultiplexedConnection {
+    let info = url.into_connection_info().expect("a valid address");
+    let tcp = info.tcp_settings().clone().set_nodelay(true);
+    let client = Client::open(info.set_tcp_settings(tcp)).expect("a valid address");
+    let connection = client.get_multiplexed_async_connection().await;
+    connection.expect("the server listens")
+}
+
+/// Where locks of one kind are taken.
+#[derive(Clone)]
+pub(crate) enum Locks {
+    Portcullis(Portcullis),
+    Rslock(rslock::LockManager),
+    Broadcast(Broadcast),
+}
+
+/// One that is held.
+pub(crate) enum Held {
+    Portcullis(portcullis::MutexGuard),
+    Rslock(rslock::Lock),
+    Broadcast(broadcast::Holding),
+}
+
+impl Locks {
+    /// Waits until the lock is held; also gives how often it was given up before.
+    pub(crate) async fn lock(&self, key: &str) -> (Held, u32) {
+        let mut failures = 0;
+        loop {
+            match self {
+                Self::Portcullis(gates) => match gates.mutex(key).ttl(TTL).expect("in range").lock().await {
+                    Ok(guard) => return (Held::Portcullis(guard), failures),
+                    Err(_) => failures += 1,
+                },
+                Self::Rslock(manager) => match manager.lock(key, TTL).await {
+                    Ok(lock) => return (Held::Rslock(lock), failures),
+                    Err(_) => failures += 1,
+                },
+                Self::Broadcast(locks) => {
+                    return (Held::Broadcast(locks.lock(key).await), failures);
+                }
+            }
+        }
+    }
+}
+
+impl Held {
+    /// Gives it back, and waits until that was answered.
+    pub(crate) async fn release(self) {
+        match self {
+            Self::Portcullis(guard) => drop(guard.release().await.expect("answered")),
+            Self::Rslock(lock) => lock.release().await,
+            Self::Broadcast(holding) => holding.release().await,
+        }
+    }
+}
