@@ -34,10 +34,17 @@ pub(crate) fn main(arguments: &[String]) -> ExitCode {
     ExitCode::SUCCESS
 }
 
+/// Tells the parent a line before this child is ready: an address, for instance.
+pub(crate) fn tell(line: &str) {
+    println!("{line}");
+}
+
 /// A child that is ready.
 #[derive(Debug)]
 pub(crate) struct Ready {
     child: Child,
+    /// What it told before that.
+    pub(crate) told: Vec<String>,
     begin: ChildStdin,
     answers: BufReader<ChildStdout>,
 }
@@ -54,11 +61,19 @@ impl Ready {
             .expect("this program runs");
         let begin = child.stdin.take().expect("piped");
         let mut answers = BufReader::new(child.stdout.take().expect("piped"));
-        let mut line = String::new();
-        answers.read_line(&mut line).expect("a child says that it is ready");
-        assert_eq!(line, "ready\n", "a child has failed");
+        let mut told = Vec::new();
+        loop {
+            let mut line = String::new();
+            answers.read_line(&mut line).expect("a child says that it is ready");
+            match line.strip_suffix('\n') {
+                Some("ready") => break,
+                Some(other) => told.push(other.to_owned()),
+                None => panic!("a child has failed"),
+            }
+        }
         Self {
             child,
+            told,
             begin,
             answers,
         }

@@ -89,6 +89,19 @@ pub(crate) fn ran(pid: u32) -> Duration {
     Duration::from_millis(10 * ticks)
 }
 
+/// The time that those threads of a process have run which it has now, to the nanosecond; zero where
+/// the system does not tell. For slices too short for [`ran`].
+pub(crate) fn threads_ran(pid: u32) -> Duration {
+    let Ok(threads) = fs::read_dir(format!("/proc/{pid}/task")) else {
+        return Duration::ZERO;
+    };
+    let times = threads.filter_map(|thread| {
+        let told = fs::read_to_string(thread.ok()?.path().join("schedstat")).ok()?;
+        told.split(' ').next()?.parse::<u64>().ok()
+    });
+    Duration::from_nanos(times.sum())
+}
+
 /// The memory that a process has resident, in bytes; zero where the system does not tell.
 pub(crate) fn resident(pid: u32) -> u64 {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();

@@ -1,5 +1,9 @@
 //! What is compared.
 
+mod layer_overhead;
+mod memory_backend;
+mod renewal;
+mod scale;
 mod uncontended;
 
 use super::child::Role;
@@ -13,9 +17,15 @@ pub(crate) struct Group {
     pub(crate) run: fn(&mut Report),
 }
 
-pub(crate) const GROUPS: [Group; 1] = [uncontended::GROUP];
+pub(crate) const GROUPS: [Group; 5] = [
+    uncontended::GROUP,
+    layer_overhead::GROUP,
+    memory_backend::GROUP,
+    renewal::GROUP,
+    scale::GROUP,
+];
 
-pub(crate) const ROLES: [Role; 0] = [];
+pub(crate) const ROLES: [Role; 2] = [layer_overhead::ROLE, scale::ROLE];
 
 /// A runtime as a service has it, on the two cores that such machines have.
 fn runtime() -> tokio::runtime::Runtime {

@@ -2,6 +2,7 @@
 
 mod broadcast;
 mod checkout;
+mod overheard;
 mod same_scripts;
 
 use std::time::Duration;
@@ -13,6 +14,7 @@ use serde::{Deserialize, Serialize};
 
 pub(crate) use self::broadcast::Broadcast;
 pub(crate) use self::checkout::Checkouts;
+pub(crate) use self::overheard::{INSTANCE, Monitor, Pipe, Words, overhear_pairs, overhear_renewal};
 pub(crate) use self::same_scripts::{Bare, Raw, SameScripts};
 
 /// How long a lock is held at most, for all of them.

@@ -1,24 +1,15 @@
 //! The scripts that the crate sends, without the crate: overheard once, then sent over a bare
 //! connection, or over a socket in blocks.
 
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use redis::aio::MultiplexedConnection;
 
-use super::gates;
+use super::overheard::{INSTANCE, Words, overhear_pairs};
 use crate::support::Server;
-
-/// Later than any deadline: what is sent again must not be too late.
-const NEVER_LATE: &str = "9007199254740991";
-/// The length of a token's part that is the same for all of a process.
-const INSTANCE: usize = 12;
-
-/// One call, as the words that a client sends.
-#[derive(Debug, Clone)]
-struct Words(Vec<String>);
 
 /// What the crate sends to take and to give back a lock of its own, for each of many tasks.
 #[derive(Debug, Clone)]
@@ -31,19 +22,10 @@ pub(crate) struct SameScripts {
 impl SameScripts {
     /// Listens to what the server is sent while `tasks` locks are taken and given back.
     pub(crate) async fn overhear(server: &Server, tasks: usize) -> Self {
-        let mut monitor = Monitor::start(server);
-        let gates = gates(&server.url());
-        let mut pairs = Vec::new();
-        let mut token = String::new();
-        for task in 0..tasks {
-            let guard = gates.mutex("own").keyed(task).lock().await;
-            let guard = guard.expect("own keys are free");
-            guard.release().await.expect("answered");
-            let pair = [monitor.next_script(), monitor.next_script()];
-            token = pair[1].token().to_owned();
-            pairs.push(pair.map(|words| words.with_token_and_deadline("TOKEN")));
-        }
-        gates.shutdown(std::time::Duration::from_secs(5)).await;
+        let pairs = overhear_pairs(server, "own", tasks).await;
+        let token = pairs[0][1].token().to_owned();
+        let pairs: Vec<_> =
+            pairs.into_iter().map(|pair| pair.map(|words| words.with_token("TOKEN"))).collect();
         Self {
             pairs: pairs.into(),
             token,
@@ -63,7 +45,7 @@ impl SameScripts {
         let token = self.draw();
         [0, 1].map(|half| {
             let mut command = redis::Cmd::new();
-            for word in &self.pairs[task][half].0 {
+            for word in self.pairs[task][half].words() {
                 command.arg(if word == "TOKEN" { &token } else { word });
             }
             command
@@ -73,70 +55,7 @@ impl SameScripts {
     /// The same, as bytes.
     fn pair(&self, task: usize) -> [Vec<u8>; 2] {
         let token = self.draw();
-        [0, 1].map(|half| self.pairs[task][half].packed(&token))
-    }
-}
-
-impl Words {
-    /// The last word that looks like a token: scripts are named by digests, which are of hexadecimal
-    /// digits alone.
-    fn token(&self) -> &str {
-        let keys: usize = self.0[2].parse().expect("how many keys there are");
-        &self.0[3 + keys]
-    }
-
-    fn with_token_and_deadline(mut self, token: &str) -> Self {
-        let own = self.token().to_owned();
-        for word in &mut self.0 {
-            if *word == own {
-                token.clone_into(word);
-            } else if word.len() == 13 && word.bytes().all(|byte| byte.is_ascii_digit()) {
-                NEVER_LATE.clone_into(word);
-            }
-        }
-        self
-    }
-
-    fn packed(&self, token: &str) -> Vec<u8> {
-        let mut bytes = format!("*{}\r\n", self.0.len()).into_bytes();
-        for word in &self.0 {
-            let word = if word == "TOKEN" { token } else { word };
-            bytes.extend_from_slice(format!("${}\r\n{word}\r\n", word.len()).as_bytes());
-        }
-        bytes
-    }
-}
-
-/// A connection on which the server tells all that it is sent.
-#[derive(Debug)]
-struct Monitor(BufReader<TcpStream>);
-
-impl Monitor {
-    fn start(server: &Server) -> Self {
-        let mut stream = TcpStream::connect(("127.0.0.1", server.port())).expect("it listens");
-        stream.write_all(b"MONITOR\r\n").expect("it reads");
-        let mut monitor = Self(BufReader::new(stream));
-        assert_eq!(monitor.line(), "+OK");
-        monitor
-    }
-
-    fn line(&mut self) -> String {
-        let mut line = String::new();
-        self.0.read_line(&mut line).expect("the server goes on");
-        line.truncate(line.trim_end().len());
-        line
-    }
-
-    /// The next call of a script. All of its words are plain, so none is escaped.
-    fn next_script(&mut self) -> Words {
-        loop {
-            let line = self.line();
-            let Some((_, call)) = line.split_once("\"EVALSHA\"") else {
-                continue;
-            };
-            let words = call.split('"').skip(1).step_by(2).map(str::to_owned);
-            return Words(["EVALSHA".to_owned()].into_iter().chain(words).collect());
-        }
+        [0, 1].map(|half| self.pairs[task][half].packed(|word| if word == "TOKEN" { &token } else { word }))
     }
 }
 
