@@ -25,6 +25,12 @@ fn main() -> ExitCode {
     if names.first().is_some_and(|first| first == child::ROLE) {
         return child::main(&names[1..]);
     }
+    if names == ["--list"] {
+        for group in &GROUPS {
+            println!("{:15} {}", group.name, group.about);
+        }
+        return ExitCode::SUCCESS;
+    }
     if names.is_empty() {
         names = GROUPS.iter().map(|group| group.name.to_owned()).collect();
     }

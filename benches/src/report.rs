@@ -4,13 +4,17 @@ use std::fmt::Write as _;
 use std::fs;
 use std::path::PathBuf;
 
+use super::cost;
 use super::measure::{Spread, short};
+use super::support::Server;
 use plotters::prelude::*;
 
 /// Collects and writes `target/bench/report.md`.
 #[derive(Debug)]
 pub(crate) struct Report {
     folder: PathBuf,
+    /// The server and the machine.
+    place: String,
     targets: String,
     body: String,
 }
@@ -47,6 +51,7 @@ impl Report {
         );
         Self {
             folder: target.join("bench"),
+            place: place(),
             targets: String::new(),
             body: String::new(),
         }
@@ -96,6 +101,7 @@ impl Report {
     pub(crate) fn write(&self) {
         fs::create_dir_all(&self.folder).expect("the target folder can be written");
         let mut text = String::from("# Benchmark\n\nMedians [least..most] over interleaved rounds of one run. Only ratios count: absolute figures drift with the machine.\n");
+        let _ = write!(text, "\nSeen on {}.\n", self.place);
         if !self.targets.is_empty() {
             text.push_str("\n## Targets\n\n| figure | target | seen | |\n| --- | --- | --- | --- |\n");
             text.push_str(&self.targets);
@@ -105,6 +111,20 @@ impl Report {
         fs::write(&file, text).expect("the target folder can be written");
         println!("\nwritten to {}", file.display());
     }
+}
+
+/// What the figures depend on most: the server's version and the number of cores.
+fn place() -> String {
+    let server = Server::start();
+    let info = cost::info(&server, "server");
+    let version = |name| info.lines().find_map(|line| line.strip_prefix(name));
+    // Valkey names a version of Redis too: the one that it is compatible with.
+    let version = match (version("valkey_version:"), version("redis_version:")) {
+        (Some(valkey), _) => format!("Valkey {}", valkey.trim()),
+        (None, redis) => format!("Redis {}", redis.unwrap_or("of unknown version").trim()),
+    };
+    let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+    format!("{version}, {cores} cores, {}", std::env::consts::ARCH)
 }
 
 fn range(lines: &[Line], of: impl Fn(&(f64, f64)) -> f64) -> std::ops::Range<f64> {

@@ -113,7 +113,9 @@ const REGIMES: [Regime; 3] = [
 fn run(report: &mut Report) {
     let redis = Server::start();
     let mut served = Ready::start(ROLE.name, &redis.url());
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build();
     runtime.expect("a runtime").block_on(async {
         for regime in &REGIMES {
             compare(report, &served, regime).await;
@@ -159,7 +161,12 @@ async fn compare(report: &mut Report, served: &Ready, regime: &Regime) {
     report.text(&format!("**{}**", regime.name));
     // The second ratio leaves out where the server waits for its client, and other load moves it
     // less.
-    let columns = ["", "requests/s", "ratio", "ratio of requests per second of the server's own time"];
+    let columns = [
+        "",
+        "requests/s",
+        "ratio",
+        "ratio of requests per second of the server's own time",
+    ];
     report.table(&columns, &lines);
 }
 
@@ -202,13 +209,18 @@ struct Connection(TcpStream);
 
 impl Connection {
     async fn to(address: &str) -> Self {
-        let stream = TcpStream::connect(address).await.expect("the server listens");
+        let stream = TcpStream::connect(address)
+            .await
+            .expect("the server listens");
         stream.set_nodelay(true).expect("a TCP connection");
         Self(stream)
     }
 
     async fn ask(&mut self, request: &str) {
-        self.0.write_all(request.as_bytes()).await.expect("the server reads");
+        self.0
+            .write_all(request.as_bytes())
+            .await
+            .expect("the server reads");
         let mut answer = [0; 512];
         let mut filled = 0;
         while !answer[..filled].ends_with(HELLO.as_bytes()) {
@@ -227,7 +239,9 @@ fn serve(task: &str, all_ready: &mut dyn FnMut()) -> String {
     child::tell(&listener.local_addr().expect("a bound address").to_string());
     listener.set_nonblocking(true).expect("a socket");
     std::thread::spawn(move || {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build();
         runtime.expect("a runtime").block_on(async {
             let yields = async || {
                 tokio::task::yield_now().await;
@@ -258,15 +272,24 @@ fn routes(path: &str, handler: &MethodRouter, [memory, server]: &[Portcullis; 2]
         (NONE.path, handler.clone()),
         ("tower", handler.clone().layer(many)),
         ("tower-few", handler.clone().layer(few)),
-        ("permits", handler.clone().layer(permits(memory, "many", MANY))),
-        ("permits-few", handler.clone().layer(permits(memory, "few", FEW))),
+        (
+            "permits",
+            handler.clone().layer(permits(memory, "many", MANY)),
+        ),
+        (
+            "permits-few",
+            handler.clone().layer(permits(memory, "few", FEW)),
+        ),
         ("locks", handler.clone().layer(locks(memory))),
-        ("server-permits", handler.clone().layer(permits(server, "many", MANY))),
+        (
+            "server-permits",
+            handler.clone().layer(permits(server, "many", MANY)),
+        ),
         ("server-locks", handler.clone().layer(locks(server))),
     ];
-    behind
-        .into_iter()
-        .fold(Router::new(), |router, (end, on)| router.route(&format!("/{path}/{end}"), on))
+    behind.into_iter().fold(Router::new(), |router, (end, on)| {
+        router.route(&format!("/{path}/{end}"), on)
+    })
 }
 
 fn permits(gates: &Portcullis, name: &str, limit: u32) -> ConcurrencyLimitLayer {
@@ -277,6 +300,8 @@ fn locks(gates: &Portcullis) -> MutexLayer {
     MutexLayer::new(gates.mutex("locks")).key(|parts: &Parts| {
         let account = parts.headers.get("x-account");
         let account = account.and_then(|account| account.to_str().ok());
-        account.map(str::to_owned).ok_or(KeyError::missing("header x-account"))
+        account
+            .map(str::to_owned)
+            .ok_or(KeyError::missing("header x-account"))
     })
 }

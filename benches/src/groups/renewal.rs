@@ -80,7 +80,11 @@ fn row(name: &str, renewed: &[Renewed], relative: &str) -> Vec<String> {
         short(spread(|renewed| renewed.per_call).median),
         spread(|renewed| renewed.each_us).to_string(),
         relative.to_owned(),
-        if longest == 0.0 { format!("< {}", STALL as f64 / 1e3) } else { short(longest) },
+        if longest == 0.0 {
+            format!("< {}", STALL as f64 / 1e3)
+        } else {
+            short(longest)
+        },
     ]
 }
 
@@ -124,7 +128,15 @@ fn leases(server: &Server) -> u64 {
 /// A server that notes which calls are too long.
 fn server() -> Server {
     let server = Server::start();
-    redis(&server, &["CONFIG", "SET", "slowlog-log-slower-than", &STALL.to_string()]);
+    redis(
+        &server,
+        &[
+            "CONFIG",
+            "SET",
+            "slowlog-log-slower-than",
+            &STALL.to_string(),
+        ],
+    );
     redis(&server, &["CONFIG", "SET", "slowlog-max-len", "100000"]);
     server
 }
@@ -132,7 +144,9 @@ fn server() -> Server {
 fn redis(server: &Server, words: &[&str]) -> redis::Value {
     let mut command = redis::Cmd::new();
     command.arg(words);
-    command.query(&mut server.connection()).expect("it is answered")
+    command
+        .query(&mut server.connection())
+        .expect("it is answered")
 }
 
 /// How long each script took that took too long, in microseconds.
@@ -140,7 +154,9 @@ fn stalls(server: &Server) -> Vec<u64> {
     type Entry = (u64, u64, u64, Vec<String>, String, String);
     let entries = redis(server, &["SLOWLOG", "GET", "-1"]);
     let entries: Vec<Entry> = redis::from_redis_value(entries).expect("the form that Redis gives");
-    let scripts = entries.into_iter().filter(|entry| entry.3[0].eq_ignore_ascii_case("evalsha"));
+    let scripts = entries
+        .into_iter()
+        .filter(|entry| entry.3[0].eq_ignore_ascii_case("evalsha"));
     scripts.map(|entry| entry.2).collect()
 }
 
@@ -200,7 +216,10 @@ impl Singles {
             };
             let (token, fence) = (acquire.token(), answer[3].to_string());
             let instance = &token[..INSTANCE];
-            template.with(&[roster, main, records], &[instance, "0", token, &fence, &lease])
+            template.with(
+                &[roster, main, records],
+                &[instance, "0", token, &fence, &lease],
+            )
         };
         let renewals = acquires.iter().zip(&answers).map(renewal).collect();
         Self {

@@ -19,11 +19,23 @@ const KEYS: usize = 3;
 pub(crate) struct Words(Vec<String>);
 
 impl Words {
+    /// For tests: words with spaces between them.
+    #[cfg(test)]
+    pub(crate) fn of(text: &str) -> Self {
+        Self(text.split(' ').map(str::to_owned).collect())
+    }
+
     /// A call of the same script, with others.
     pub(crate) fn with(&self, keys: &[&str], arguments: &[&str]) -> Self {
         let count = keys.len().to_string();
         let head = [self.0[0].as_str(), &self.0[1], &count];
-        Self([&head, keys, arguments].concat().into_iter().map(str::to_owned).collect())
+        Self(
+            [&head, keys, arguments]
+                .concat()
+                .into_iter()
+                .map(str::to_owned)
+                .collect(),
+        )
     }
 
     pub(crate) fn words(&self) -> &[String] {
@@ -96,7 +108,10 @@ pub(crate) async fn overhear_pairs(server: &Server, name: &str, count: usize) ->
 /// Listens to what the server is sent while one lock is held until it is renewed: that renewal.
 pub(crate) async fn overhear_renewal(server: &Server) -> Words {
     let gates = gates(&server.url());
-    let lock = gates.mutex("renewed").ttl(Duration::from_millis(300)).expect("in range");
+    let lock = gates
+        .mutex("renewed")
+        .ttl(Duration::from_millis(300))
+        .expect("in range");
     let guard = lock.lock().await.expect("own keys are free");
     let mut monitor = Monitor::start(server);
     let renewal = monitor.next_script();
@@ -162,8 +177,14 @@ impl Pipe {
             if block.is_empty() {
                 return answers;
             }
-            let bytes: Vec<u8> = block.iter().flat_map(|call| call.packed(|word| word)).collect();
-            self.0.get_mut().write_all(&bytes).expect("the server reads");
+            let bytes: Vec<u8> = block
+                .iter()
+                .flat_map(|call| call.packed(|word| word))
+                .collect();
+            self.0
+                .get_mut()
+                .write_all(&bytes)
+                .expect("the server reads");
             answers.extend(block.iter().map(|_| read_answer(&mut self.0)));
         }
     }
@@ -177,7 +198,10 @@ fn read_answer(from: &mut impl BufRead) -> Vec<i64> {
 fn read_number(from: &mut impl BufRead, sign: char) -> i64 {
     let mut line = String::new();
     from.read_line(&mut line).expect("the server answers");
-    let number = line.trim_end().strip_prefix(sign).and_then(|number| number.parse().ok());
+    let number = line
+        .trim_end()
+        .strip_prefix(sign)
+        .and_then(|number| number.parse().ok());
     number.unwrap_or_else(|| panic!("not what a script answers: {line:?}"))
 }
 
@@ -185,13 +209,9 @@ fn read_number(from: &mut impl BufRead, sign: char) -> i64 {
 mod tests {
     use super::*;
 
-    fn call(text: &str) -> Words {
-        Words(text.split(' ').map(str::to_owned).collect())
-    }
-
     #[test]
     fn a_call_is_told_apart_into_keys_and_arguments() {
-        let call = call("EVALSHA abc 2 main records token 5");
+        let call = Words::of("EVALSHA abc 2 main records token 5");
         assert_eq!(call.keys(), ["main", "records"]);
         assert_eq!(call.arguments(), ["token", "5"]);
         assert_eq!(call.token(), "token");
@@ -199,19 +219,19 @@ mod tests {
 
     #[test]
     fn another_token_stands_wherever_the_token_stood_and_no_deadline_is_left() {
-        let call = call("EVALSHA abc 1 main token 10000 1796026260000").with_token("other");
+        let call = Words::of("EVALSHA abc 1 main token 10000 1796026260000").with_token("other");
         assert_eq!(call.arguments(), ["other", "10000", NEVER_LATE]);
     }
 
     #[test]
     fn a_call_of_the_same_script_counts_its_keys() {
-        let call = call("EVALSHA abc 1 main token").with(&["roster"], &["instance", "1"]);
+        let call = Words::of("EVALSHA abc 1 main token").with(&["roster"], &["instance", "1"]);
         assert_eq!(call.words().join(" "), "EVALSHA abc 1 roster instance 1");
     }
 
     #[test]
     fn a_packed_call_tells_how_many_words_follow_and_how_long_each_is() {
-        let call = call("EVALSHA abc 0");
+        let call = Words::of("EVALSHA abc 0");
         let packed = call.packed(|word| if word == "abc" { "de" } else { word });
         assert_eq!(packed, b"*3\r\n$7\r\nEVALSHA\r\n$2\r\nde\r\n$1\r\n0\r\n");
     }

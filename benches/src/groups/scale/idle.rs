@@ -43,12 +43,18 @@ impl Used {
 
     pub(super) async fn judge(self, report: &mut Report) {
         tokio::time::sleep(KEPT.saturating_sub(self.since.elapsed())).await;
-        let left: u64 = redis::cmd("DBSIZE").query(&mut self.server.connection()).expect("answered");
+        let left: u64 = redis::cmd("DBSIZE")
+            .query(&mut self.server.connection())
+            .expect("answered");
         let each = |used: f64| (used - self.before) / KEYS as f64;
         let after = each(used_memory(&self.server).await);
         // To whole bytes: the server's own buffers come and go, and are a fraction of one each.
         let after = Spread::of([after.round().max(0.0)]);
-        report.target("server bytes per idle key, 70 s after its use", Target::AtMost(0.0), after);
+        report.target(
+            "server bytes per idle key, 70 s after its use",
+            Target::AtMost(0.0),
+            after,
+        );
         let expired = cost::info_number(&self.server, "stats", "expired_keys");
         report.text(&format!(
             "{KEYS} locks and semaphores were taken and given back: {:.0} bytes each right after, {} bytes 70 s later; {expired} keys have expired, {left} are left.",

@@ -7,6 +7,7 @@ use std::time::Duration;
 use portcullis::Portcullis;
 use serde::{Deserialize, Serialize};
 use tokio::sync::Semaphore;
+use tokio::task::JoinHandle;
 
 use crate::child::{Role, fleet};
 use crate::cost;
@@ -17,12 +18,11 @@ use crate::report::{Report, Target};
 use crate::support::Server;
 
 /// A process in which many tasks wait.
-pub(crate) const ROLE: Role = Role {
-    name: "wait",
-    play,
-};
+pub(crate) const ROLE: Role = Role { name: "wait", play };
 
 const WAITERS: usize = 20_000;
+/// So many ask at once: all together would wait for their answers longer than the crate allows.
+const AT_ONCE: usize = 500;
 const ROUNDS: usize = 3;
 
 /// What they wait for.
@@ -56,13 +56,20 @@ pub(super) fn run(report: &mut Report) {
     let rows: Vec<_> = (0..sides.len())
         .map(|side| {
             let bytes = Spread::of(seen[side].iter().copied());
-            vec![sides[side].0.to_owned(), bytes.to_string(), short(more(side).median)]
+            vec![
+                sides[side].0.to_owned(),
+                bytes.to_string(),
+                short(more(side).median),
+            ]
         })
         .collect();
     report.text(&format!(
         "**{WAITERS} tasks that wait in one process**, in resident bytes. What a task takes that waits for nothing of ours is the first row."
     ));
-    report.table(&["each waits for", "bytes per waiter", "more than the first"], &rows);
+    report.table(
+        &["each waits for", "bytes per waiter", "more than the first"],
+        &rows,
+    );
     for (side, place) in [(1, "in memory"), (2, "on Redis")] {
         let what = format!("process bytes per waiter {place}, beyond the bare task");
         report.target(&what, Target::AtMost(1024.0), more(side));
@@ -77,9 +84,14 @@ fn play(task: &str, all_ready: &mut dyn FnMut()) -> String {
             Awaited::Tokio => {
                 let semaphore = Arc::new(Semaphore::new(1));
                 let _held = Arc::clone(&semaphore).acquire_owned().await;
-                grown(&semaphore, |semaphore| semaphore.acquire_owned(), || WAITERS).await
+                grown(
+                    &semaphore,
+                    |semaphore| semaphore.acquire_owned(),
+                    || usize::MAX,
+                )
+                .await
             }
-            Awaited::Memory => locks(&Portcullis::in_memory(), || WAITERS).await,
+            Awaited::Memory => locks(&Portcullis::in_memory(), || usize::MAX).await,
             Awaited::Server(url) => locks(&gates(&url), || queued(&url)).await,
         }
     });
@@ -93,7 +105,7 @@ async fn locks(gates: &Portcullis, waiting: impl Fn() -> usize) -> f64 {
     grown(&lock, enter, waiting).await
 }
 
-/// The resident bytes that each waiter adds, once `waiting` says that all do.
+/// The resident bytes that each waiter adds, once they have all asked and `waiting` counts as many.
 async fn grown<G, F>(gate: &G, enter: impl Fn(G) -> F, waiting: impl Fn() -> usize) -> f64
 where
     G: Clone,
@@ -101,35 +113,45 @@ where
 {
     let asked = Arc::new(AtomicUsize::new(0));
     let before = cost::resident(std::process::id());
-    let tasks: Vec<_> = (0..WAITERS)
-        .map(|_| {
+    let mut tasks = Vec::with_capacity(WAITERS);
+    while tasks.len() < WAITERS {
+        tasks.extend((0..AT_ONCE).map(|_| {
             let (entered, asked) = (enter(gate.clone()), Arc::clone(&asked));
             tokio::spawn(async move {
                 asked.fetch_add(1, Ordering::Relaxed);
                 drop(entered.await);
             })
-        })
-        .collect();
-    while asked.load(Ordering::Relaxed) < WAITERS || waiting() < WAITERS {
-        tokio::time::sleep(Duration::from_millis(100)).await;
+        }));
+        while asked.load(Ordering::Relaxed) < tasks.len() || waiting() < tasks.len() {
+            assert!(
+                !tasks.iter().any(JoinHandle::is_finished),
+                "a waiter was refused"
+            );
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
     }
-    // The last answer is still to be worked through.
+    // The last answers are still to be worked through.
     tokio::time::sleep(Duration::from_millis(300)).await;
     let after = cost::resident(std::process::id());
     for task in &tasks {
         task.abort();
     }
-    (after.saturating_sub(before)) as f64 / WAITERS as f64
+    after.saturating_sub(before) as f64 / WAITERS as f64
 }
 
 /// How many wait at the one lock that anybody waits at.
 fn queued(url: &str) -> usize {
     let client = redis::Client::open(url).expect("a valid address");
     let mut connection = client.get_connection().expect("the server listens");
-    let queues = redis::cmd("KEYS").arg("*:mq:*").query::<Vec<String>>(&mut connection);
+    let queues = redis::cmd("KEYS")
+        .arg("*:mq:*")
+        .query::<Vec<String>>(&mut connection);
     let queues = queues.expect("answered");
     let lengths = queues.iter().map(|queue| {
-        redis::cmd("ZCARD").arg(queue).query::<usize>(&mut connection).expect("answered")
+        redis::cmd("ZCARD")
+            .arg(queue)
+            .query::<usize>(&mut connection)
+            .expect("answered")
     });
     lengths.sum()
 }

@@ -46,7 +46,10 @@ impl Template {
 
     fn new(words: Words, name: &str) -> Self {
         let is_there = |key: &String| key.contains(name);
-        assert!(words.keys()[..3].iter().all(is_there), "a gate's keys hold its name");
+        assert!(
+            words.keys()[..3].iter().all(is_there),
+            "a gate's keys hold its name"
+        );
         Self {
             words,
             name: name.to_owned(),
@@ -72,18 +75,56 @@ impl Template {
         &self.words.keys()[3]
     }
 
-    pub(super) fn words(&self) -> &Words {
-        &self.words
-    }
-
     /// The call at the gate `name`, for the acquisition `number` of the process.
     pub(super) fn call(&self, name: &str, number: usize) -> Words {
         let token = format!("{}{number:022}", self.instance());
-        let keys: Vec<_> =
-            self.words.keys().iter().map(|key| key.replace(&self.name, name)).collect();
+        let keys: Vec<_> = self
+            .words
+            .keys()
+            .iter()
+            .map(|key| key.replace(&self.name, name))
+            .collect();
         let keys: Vec<_> = keys.iter().map(String::as_str).collect();
         let mut arguments: Vec<_> = self.words.arguments().iter().map(String::as_str).collect();
         arguments[0] = &token;
         self.words.with(&keys, &arguments)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ACQUIRE: &str = "EVALSHA abc 4 p:{t}:m:own:1 p:{t}:mq:own:1 p:{t}:mr:own:1 p:{t}:roster \
+                           abcdefghijkl-token p:inbox: 1 1 10000 1796026260000 86400000 10000 0 0";
+
+    #[test]
+    fn a_call_is_for_another_gate_and_another_token_of_the_same_process() {
+        let call = Template::acquire(&Words::of(ACQUIRE), "own:1").call("held:7", 7);
+        let gate = [
+            "p:{t}:m:held:7",
+            "p:{t}:mq:held:7",
+            "p:{t}:mr:held:7",
+            "p:{t}:roster",
+        ];
+        assert_eq!(call.keys(), gate);
+        assert_eq!(call.token(), "abcdefghijkl0000000000000000000007");
+        assert_eq!(call.arguments()[LEASE], HOUR);
+        assert_eq!(call.arguments()[WAIT], "0");
+    }
+
+    #[test]
+    fn one_that_waits_is_told_by_push() {
+        let call = Template::wait(&Words::of(ACQUIRE), "own:1").call("line", 0);
+        assert_eq!(call.arguments()[WAIT], HOUR);
+        assert_eq!(call.arguments()[PUSHED], "1");
+    }
+
+    #[test]
+    fn a_template_knows_whose_calls_it_makes() {
+        let template = Template::acquire(&Words::of(ACQUIRE), "own:1");
+        assert_eq!(template.instance(), "abcdefghijkl");
+        assert_eq!(template.channel(), "p:inbox:");
+        assert_eq!(template.roster(), "p:{t}:roster");
     }
 }

@@ -50,15 +50,27 @@ pub(super) async fn run(report: &mut Report) {
                 WAITERS[line].to_string(),
                 Spread::of(seen[line].iter().copied()).to_string(),
                 grown(line).to_string(),
-                if weighed { short(bytes[line]) } else { "too few to tell".to_owned() },
+                if weighed {
+                    short(bytes[line])
+                } else {
+                    "too few to tell".to_owned()
+                },
             ]
         })
         .collect();
     report.text("**A hand-off, while others wait for the same lock** (the end of a lease, which grants the next, and the acquire of a new waiter at the end of the line; waiters were enqueued over a socket, in the words that the crate sends, by one process that is alive and listens)");
-    let columns = ["waiters", "server µs/call", "relative to one waiter", "server bytes per waiter"];
+    let columns = [
+        "waiters",
+        "server µs/call",
+        "relative to one waiter",
+        "server bytes per waiter",
+    ];
     report.table(&columns, &rows);
     let last = WAITERS.len() - 1;
-    let what = format!("server time per call with {} waiters, relative to one", WAITERS[last]);
+    let what = format!(
+        "server time per call with {} waiters, relative to one",
+        WAITERS[last]
+    );
     report.target(&what, Target::AtMost(3.0), grown(last));
     let weighed = (0..WAITERS.len()).filter(|line| WAITERS[*line] >= WEIGHED);
     let bytes = Spread::of(weighed.map(|line| bytes[line]));
@@ -70,7 +82,12 @@ pub(super) async fn run(report: &mut Report) {
         points: points.collect(),
     };
     let axes = ["waiters", "server µs per call"];
-    report.plot("scale-waiters", "A hand-off while others wait", axes, &[line]);
+    report.plot(
+        "scale-waiters",
+        "A hand-off while others wait",
+        axes,
+        &[line],
+    );
 }
 
 /// One lock, and those who wait for it.
@@ -97,7 +114,10 @@ impl Waiting {
     ) -> Self {
         let name = format!("line:{number}");
         let acquire = Template::wait(acquire, &name);
-        listen(server, &format!("{}{}", acquire.channel(), acquire.instance()));
+        listen(
+            server,
+            &format!("{}{}", acquire.channel(), acquire.instance()),
+        );
         let mut line = Self {
             heartbeat: renewal.with(&[acquire.roster()], &[acquire.instance(), "1"]),
             end: Template::end(end, &name),
@@ -139,14 +159,20 @@ impl Waiting {
         // run out. The process is alive again, and the first end clears that up.
         let first = [self.heartbeat.clone(), self.leave(), self.enter()];
         self.pipe.send(first);
-        let calls: Vec<_> = (0..HAND_OFFS).flat_map(|_| [self.leave(), self.enter()]).collect();
+        let calls: Vec<_> = (0..HAND_OFFS)
+            .flat_map(|_| [self.leave(), self.enter()])
+            .collect();
         let count = calls.len();
         let before = cost::microseconds(server, &["evalsha"]);
         for answers in self.pipe.send(calls).chunks(2) {
             let [ended, entered] = answers else {
                 panic!("two calls each");
             };
-            assert_eq!([ended[0], entered[0]], [0, 1], "the next one holds, and the new one waits");
+            assert_eq!(
+                [ended[0], entered[0]],
+                [0, 1],
+                "the next one holds, and the new one waits"
+            );
         }
         (cost::microseconds(server, &["evalsha"]) - before) as f64 / count as f64
     }
@@ -156,11 +182,18 @@ impl Waiting {
 /// the server ends.
 fn listen(server: &Server, channel: &str) {
     let mut stream = TcpStream::connect(("127.0.0.1", server.port())).expect("it listens");
-    stream.set_read_timeout(Some(Duration::from_secs(20))).expect("a socket");
-    stream.write_all(format!("SUBSCRIBE {channel}\r\n").as_bytes()).expect("it reads");
+    stream
+        .set_read_timeout(Some(Duration::from_secs(20)))
+        .expect("a socket");
+    stream
+        .write_all(format!("SUBSCRIBE {channel}\r\n").as_bytes())
+        .expect("it reads");
     let mut heard = vec![0; 1 << 16];
     let subscribed = stream.read(&mut heard).expect("it answers");
-    assert!(heard[..subscribed].starts_with(b"*3\r\n$9\r\nsubscribe"), "it lets us listen");
+    assert!(
+        heard[..subscribed].starts_with(b"*3\r\n$9\r\nsubscribe"),
+        "it lets us listen"
+    );
     stream.set_read_timeout(None).expect("a socket");
     std::thread::spawn(move || while let Ok(1..) = stream.read(&mut heard) {});
 }
