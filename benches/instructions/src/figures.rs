@@ -3,7 +3,7 @@
 use std::fmt::{self, Write as _};
 
 /// By how much a path may become longer without a word.
-pub(crate) const ALLOWED_PERCENT: f64 = 5.0;
+pub(crate) const ALLOWED_PERCENT: u64 = 5;
 
 /// What stands in front of the compiler's version in the file.
 const COMPILER: &str = "# Taken with ";
@@ -54,7 +54,7 @@ impl Figures {
             let _ = match before {
                 Some((_, before)) => {
                     let percent = 100.0 * (*count as f64 / *before as f64 - 1.0);
-                    let longer = percent > ALLOWED_PERCENT;
+                    let longer = 100 * count > (100 + ALLOWED_PERCENT) * before;
                     deviates |= longer;
                     let mark = if longer { "  <-- longer" } else { "" };
                     write!(

@@ -30,9 +30,10 @@ impl Used {
     pub(super) async fn leave() -> Self {
         let server = Server::start();
         // What the first use of each script and command takes belongs to no key.
-        use_keys(&gates(&server.url()), 1).await;
+        use_gates(&gates(&server.url()), 1).await;
+        keys(&server);
         let before = used_memory(&server).await;
-        use_keys(&gates(&server.url()), KEYS / 2).await;
+        use_gates(&gates(&server.url()), KEYS / 2).await;
         Self {
             peak: used_memory(&server).await,
             server,
@@ -43,9 +44,7 @@ impl Used {
 
     pub(super) async fn judge(self, report: &mut Report) {
         tokio::time::sleep(KEPT.saturating_sub(self.since.elapsed())).await;
-        let left: u64 = redis::cmd("DBSIZE")
-            .query(&mut self.server.connection())
-            .expect("answered");
+        let left = keys(&self.server);
         let each = |used: f64| (used - self.before) / KEYS as f64;
         let after = each(used_memory(&self.server).await);
         // To whole bytes: the server's own buffers come and go, and are a fraction of one each.
@@ -63,8 +62,14 @@ impl Used {
     }
 }
 
+/// How many keys the server has.
+fn keys(server: &Server) -> u64 {
+    let answer = redis::cmd("DBSIZE").query(&mut server.connection());
+    answer.expect("it is answered")
+}
+
 /// Takes and gives back a permit and a lock for each number, and ends.
-async fn use_keys(gates: &Portcullis, each: usize) {
+async fn use_gates(gates: &Portcullis, each: usize) {
     let lock = gates.mutex("idle");
     let permits = gates.semaphore("idle", 10).expect("in range");
     let uses = stream::iter(0..each).map(|number| {
