@@ -60,9 +60,11 @@ impl Peer {
     }
 }
 
-/// A handle as a user would make it.
+/// A handle as a user would make it, but for its patience: a machine that is busy for a moment makes
+/// a slice slow, and need not end the run.
 pub(crate) fn gates(url: &str) -> Portcullis {
     let builder = Portcullis::builder().url(url).prefix("bench");
+    let builder = builder.command_timeout(Duration::from_secs(20));
     builder.build().expect("valid settings")
 }
 

@@ -110,7 +110,7 @@ pub(crate) async fn overhear_renewal(server: &Server) -> Words {
     let gates = gates(&server.url());
     let lock = gates
         .mutex("renewed")
-        .ttl(Duration::from_millis(300))
+        .ttl(Duration::from_secs(3))
         .expect("in range");
     let guard = lock.lock().await.expect("own keys are free");
     let mut monitor = Monitor::start(server);
