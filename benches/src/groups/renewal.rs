@@ -231,6 +231,8 @@ impl Singles {
 
     /// On a thread of its own: it blocks.
     async fn renewed_at_once(&self) -> Renewed {
+        // As long after the renewal before as ours are: sooner, the script would spare itself a write.
+        tokio::time::sleep(INTERVAL).await;
         let begun = Begun::now(&self.server);
         let (mut pipe, renewals) = (Pipe::connect(&self.server), self.renewals.clone());
         let sent = tokio::task::spawn_blocking(move || pipe.send(renewals)).await;
