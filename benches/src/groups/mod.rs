@@ -1,5 +1,7 @@
 //! What is compared.
 
+mod handoff;
+mod semaphore;
 mod uncontended;
 
 use super::child::Role;
@@ -13,9 +15,9 @@ pub(crate) struct Group {
     pub(crate) run: fn(&mut Report),
 }
 
-pub(crate) const GROUPS: [Group; 1] = [uncontended::GROUP];
+pub(crate) const GROUPS: [Group; 3] = [uncontended::GROUP, handoff::GROUP, semaphore::GROUP];
 
-pub(crate) const ROLES: [Role; 0] = [];
+pub(crate) const ROLES: [Role; 2] = [handoff::ROLE, semaphore::ROLE];
 
 /// A runtime as a service has it, on the two cores that such machines have.
 fn runtime() -> tokio::runtime::Runtime {

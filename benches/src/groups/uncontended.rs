@@ -219,7 +219,8 @@ async fn system_calls(report: &mut Report, server: &Server) {
         .await;
         let pairs = rate * begun.elapsed().as_secs_f64();
         let counts = counts.map(|count| {
-            count.end().map_or("not counted: no `perf`".to_owned(), |calls| short(calls as f64 / pairs))
+            let each = count.end().map(|calls| short(calls as f64 / pairs));
+            each.unwrap_or_else(|| "not counted: no `perf`".to_owned())
         });
         rows.push([tasks.to_string()].into_iter().chain(counts).collect());
     }

@@ -1,7 +1,7 @@
 //! The scripts that the crate sends, without the crate: overheard once, then sent over a bare
 //! connection, or over a socket in blocks.
 
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -9,12 +9,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use redis::aio::MultiplexedConnection;
 
 use super::gates;
+use crate::monitor::Monitor;
 use crate::support::Server;
 
 /// Later than any deadline: what is sent again must not be too late.
 const NEVER_LATE: &str = "9007199254740991";
 /// The length of a token's part that is the same for all of a process.
-const INSTANCE: usize = 12;
+pub(crate) const INSTANCE: usize = 12;
 
 /// One call, as the words that a client sends.
 #[derive(Debug, Clone)]
@@ -39,7 +40,7 @@ impl SameScripts {
             let guard = gates.mutex("own").keyed(task).lock().await;
             let guard = guard.expect("own keys are free");
             guard.release().await.expect("answered");
-            let pair = [monitor.next_script(), monitor.next_script()];
+            let pair = [(); 2].map(|()| Words::overhear(&mut monitor));
             token = pair[1].token().to_owned();
             pairs.push(pair.map(|words| words.with_token_and_deadline("TOKEN")));
         }
@@ -78,6 +79,16 @@ impl SameScripts {
 }
 
 impl Words {
+    /// The next call of a script.
+    fn overhear(monitor: &mut Monitor) -> Self {
+        loop {
+            let words = monitor.next();
+            if words[0] == "EVALSHA" {
+                return Self(words);
+            }
+        }
+    }
+
     /// The last word that looks like a token: scripts are named by digests, which are of hexadecimal
     /// digits alone.
     fn token(&self) -> &str {
@@ -104,39 +115,6 @@ impl Words {
             bytes.extend_from_slice(format!("${}\r\n{word}\r\n", word.len()).as_bytes());
         }
         bytes
-    }
-}
-
-/// A connection on which the server tells all that it is sent.
-#[derive(Debug)]
-struct Monitor(BufReader<TcpStream>);
-
-impl Monitor {
-    fn start(server: &Server) -> Self {
-        let mut stream = TcpStream::connect(("127.0.0.1", server.port())).expect("it listens");
-        stream.write_all(b"MONITOR\r\n").expect("it reads");
-        let mut monitor = Self(BufReader::new(stream));
-        assert_eq!(monitor.line(), "+OK");
-        monitor
-    }
-
-    fn line(&mut self) -> String {
-        let mut line = String::new();
-        self.0.read_line(&mut line).expect("the server goes on");
-        line.truncate(line.trim_end().len());
-        line
-    }
-
-    /// The next call of a script. All of its words are plain, so none is escaped.
-    fn next_script(&mut self) -> Words {
-        loop {
-            let line = self.line();
-            let Some((_, call)) = line.split_once("\"EVALSHA\"") else {
-                continue;
-            };
-            let words = call.split('"').skip(1).step_by(2).map(str::to_owned);
-            return Words(["EVALSHA".to_owned()].into_iter().chain(words).collect());
-        }
     }
 }
 
