@@ -45,7 +45,8 @@ pub(crate) struct Ready {
     child: Child,
     /// What it told before that.
     pub(crate) told: Vec<String>,
-    begin: ChildStdin,
+    /// A line says that all are ready, its end that it is to stop.
+    orders: Option<ChildStdin>,
     answers: BufReader<ChildStdout>,
 }
 
@@ -59,7 +60,7 @@ impl Ready {
             .stdout(Stdio::piped())
             .spawn()
             .expect("this program runs");
-        let begin = child.stdin.take().expect("piped");
+        let orders = child.stdin.take();
         let mut answers = BufReader::new(child.stdout.take().expect("piped"));
         let mut told = Vec::new();
         loop {
@@ -74,7 +75,7 @@ impl Ready {
         Self {
             child,
             told,
-            begin,
+            orders,
             answers,
         }
     }
@@ -84,7 +85,13 @@ impl Ready {
     }
 
     pub(crate) fn begin(&mut self) {
-        self.begin.write_all(b"\n").expect("a child waits for it");
+        let orders = self.orders.as_mut().expect("it has not been told to stop");
+        orders.write_all(b"\n").expect("a child waits for it");
+    }
+
+    /// Tells a child that waits for [`stop`] to come to its end.
+    pub(crate) fn stop(&mut self) {
+        self.orders = None;
     }
 
     /// Waits until it has ended, and gives what it has seen.
@@ -96,11 +103,27 @@ impl Ready {
     }
 }
 
-/// Starts a child for each task, lets all begin at once, and gives what they have seen.
-pub(crate) fn fleet<T: DeserializeOwned>(role: &str, tasks: &[impl Serialize]) -> Vec<T> {
+/// Within a child: waits until it is told to stop, or its parent is gone.
+pub(crate) async fn stop() {
+    let read = || std::io::stdin().read_line(&mut String::new());
+    let read = tokio::task::spawn_blocking(read).await.expect("no panic");
+    assert_eq!(read.expect("the parent holds the other end"), 0, "no further order is known");
+}
+
+/// Starts a child for each task, lets all begin at once and all stop when `meanwhile` has returned.
+/// Gives what they have seen, and what `meanwhile` has.
+pub(crate) fn fleet<T: DeserializeOwned, M>(
+    role: &str,
+    tasks: &[impl Serialize],
+    meanwhile: impl FnOnce(&[Ready]) -> M,
+) -> (Vec<T>, M) {
     let mut children: Vec<_> = tasks.iter().map(|task| Ready::start(role, task)).collect();
     for child in &mut children {
         child.begin();
     }
-    children.into_iter().map(Ready::end).collect()
+    let seen = meanwhile(&children);
+    for child in &mut children {
+        child.stop();
+    }
+    (children.into_iter().map(Ready::end).collect(), seen)
 }

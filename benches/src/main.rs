@@ -5,11 +5,13 @@
 //! machine; only ratios within one run count.
 
 mod child;
+mod contention;
 mod cost;
 mod delay;
 mod groups;
 mod lane;
 mod measure;
+mod monitor;
 mod peers;
 mod report;
 #[path = "../../tests/support/mod.rs"]

@@ -73,18 +73,21 @@ where
 
 /// Lets all sides run in turn, and once before that to warm them up. Gives what each has seen, round
 /// by round.
+pub(crate) async fn interleave<T>(rounds: usize, sides: &mut [Side<'_, T>]) -> Vec<Vec<T>> {
+    interleave_cold(1, sides).await;
+    interleave_cold(rounds, sides).await
+}
+
+/// The same for sides that warm up by themselves in each slice.
 ///
 /// Each round begins with another side, so that none is always behind the same.
-pub(crate) async fn interleave<T>(rounds: usize, sides: &mut [Side<'_, T>]) -> Vec<Vec<T>> {
+pub(crate) async fn interleave_cold<T>(rounds: usize, sides: &mut [Side<'_, T>]) -> Vec<Vec<T>> {
     let mut seen: Vec<Vec<T>> = sides.iter().map(|_| Vec::new()).collect();
     let count = sides.len();
-    for round in 0..=rounds {
+    for round in 0..rounds {
         for turn in 0..count {
             let number = (round + turn) % count;
-            let slice = sides[number]().await;
-            if round > 0 {
-                seen[number].push(slice);
-            }
+            seen[number].push(sides[number]().await);
         }
     }
     seen

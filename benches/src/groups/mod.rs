@@ -1,9 +1,11 @@
 //! What is compared.
 
+mod handoff;
 mod layer_overhead;
 mod memory_backend;
 mod renewal;
 mod scale;
+mod semaphore;
 mod uncontended;
 
 use super::child::Role;
@@ -17,15 +19,22 @@ pub(crate) struct Group {
     pub(crate) run: fn(&mut Report),
 }
 
-pub(crate) const GROUPS: [Group; 5] = [
+pub(crate) const GROUPS: [Group; 7] = [
     uncontended::GROUP,
+    handoff::GROUP,
+    semaphore::GROUP,
+    renewal::GROUP,
     layer_overhead::GROUP,
     memory_backend::GROUP,
-    renewal::GROUP,
     scale::GROUP,
 ];
 
-pub(crate) const ROLES: [Role; 2] = [layer_overhead::ROLE, scale::ROLE];
+pub(crate) const ROLES: [Role; 4] = [
+    handoff::ROLE,
+    semaphore::ROLE,
+    layer_overhead::ROLE,
+    scale::ROLE,
+];
 
 /// A runtime as a service has it, on the two cores that such machines have.
 fn runtime() -> tokio::runtime::Runtime {

@@ -9,12 +9,12 @@ use std::time::Duration;
 
 use portcullis::Portcullis;
 use redis::aio::MultiplexedConnection;
-use redis::{Client, IntoConnectionInfo};
+use redis::{AsyncConnectionConfig, Client, IntoConnectionInfo};
 use serde::{Deserialize, Serialize};
 
 pub(crate) use self::broadcast::Broadcast;
 pub(crate) use self::checkout::Checkouts;
-pub(crate) use self::overheard::{INSTANCE, Monitor, Pipe, Words, overhear_pairs, overhear_renewal};
+pub(crate) use self::overheard::{INSTANCE, Pipe, Words, overhear_pairs, overhear_renewal};
 pub(crate) use self::same_scripts::{Bare, Raw, SameScripts};
 
 /// How long a lock is held at most, for all of them.
@@ -68,12 +68,14 @@ pub(crate) fn gates(url: &str) -> Portcullis {
     builder.build().expect("valid settings")
 }
 
-/// A connection without Nagle's algorithm, shared by all tasks.
+/// A connection without Nagle's algorithm, shared by all tasks. It waits for answers as long as it
+/// takes: with a thousand tasks that all ask at once, half a second is too short.
 pub(crate) async fn connect(url: &str) -> MultiplexedConnection {
     let info = url.into_connection_info().expect("a valid address");
     let tcp = info.tcp_settings().clone().set_nodelay(true);
     let client = Client::open(info.set_tcp_settings(tcp)).expect("a valid address");
-    let connection = client.get_multiplexed_async_connection().await;
+    let config = AsyncConnectionConfig::new().set_response_timeout(None);
+    let connection = client.get_multiplexed_async_connection_with_config(&config).await;
     connection.expect("the server listens")
 }
 
@@ -97,30 +99,34 @@ impl Locks {
     pub(crate) async fn lock(&self, key: &str) -> (Held, u32) {
         let mut failures = 0;
         loop {
-            match self {
-                Self::Portcullis(gates) => match gates.mutex(key).ttl(TTL).expect("in range").lock().await {
-                    Ok(guard) => return (Held::Portcullis(guard), failures),
-                    Err(_) => failures += 1,
-                },
-                Self::Rslock(manager) => match manager.lock(key, TTL).await {
-                    Ok(lock) => return (Held::Rslock(lock), failures),
-                    Err(_) => failures += 1,
-                },
-                Self::Broadcast(locks) => {
-                    return (Held::Broadcast(locks.lock(key).await), failures);
-                }
+            match self.attempt(key).await {
+                Some(held) => return (held, failures),
+                None => failures += 1,
             }
+        }
+    }
+
+    /// Waits until the lock is held, or was given up.
+    pub(crate) async fn attempt(&self, key: &str) -> Option<Held> {
+        match self {
+            Self::Portcullis(gates) => {
+                let lock = gates.mutex(key).ttl(TTL).expect("in range");
+                lock.lock().await.ok().map(Held::Portcullis)
+            }
+            Self::Rslock(manager) => manager.lock(key, TTL).await.ok().map(Held::Rslock),
+            Self::Broadcast(locks) => Some(Held::Broadcast(locks.lock(key).await)),
         }
     }
 }
 
 impl Held {
-    /// Gives it back, and waits until that was answered.
-    pub(crate) async fn release(self) {
+    /// Gives it back, and waits for the answer; false if none came in time.
+    pub(crate) async fn release(self) -> bool {
         match self {
-            Self::Portcullis(guard) => drop(guard.release().await.expect("answered")),
+            Self::Portcullis(guard) => return guard.release().await.is_ok(),
             Self::Rslock(lock) => lock.release().await,
             Self::Broadcast(holding) => holding.release().await,
         }
+        true
     }
 }

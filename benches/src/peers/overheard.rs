@@ -5,6 +5,7 @@ use std::net::TcpStream;
 use std::time::Duration;
 
 use super::gates;
+use crate::monitor::Monitor;
 use crate::support::Server;
 
 /// Later than any deadline: what is sent again must not be too late.
@@ -23,6 +24,16 @@ impl Words {
     #[cfg(test)]
     pub(crate) fn of(text: &str) -> Self {
         Self(text.split(' ').map(str::to_owned).collect())
+    }
+
+    /// The next call of a script that is sent.
+    fn next(monitor: &mut Monitor) -> Self {
+        loop {
+            let words = monitor.next();
+            if words[0] == "EVALSHA" {
+                return Self(words);
+            }
+        }
     }
 
     /// A call of the same script, with others.
@@ -99,7 +110,7 @@ pub(crate) async fn overhear_pairs(server: &Server, name: &str, count: usize) ->
         let guard = gates.mutex(name).keyed(number).lock().await;
         let guard = guard.expect("own keys are free");
         guard.release().await.expect("answered");
-        pairs.push([monitor.next_script(), monitor.next_script()]);
+        pairs.push([Words::next(&mut monitor), Words::next(&mut monitor)]);
     }
     gates.shutdown(Duration::from_secs(5)).await;
     pairs
@@ -114,43 +125,10 @@ pub(crate) async fn overhear_renewal(server: &Server) -> Words {
         .expect("in range");
     let guard = lock.lock().await.expect("own keys are free");
     let mut monitor = Monitor::start(server);
-    let renewal = monitor.next_script();
+    let renewal = Words::next(&mut monitor);
     guard.release().await.expect("answered");
     gates.shutdown(Duration::from_secs(5)).await;
     renewal
-}
-
-/// A connection on which the server tells all that it is sent.
-#[derive(Debug)]
-pub(crate) struct Monitor(BufReader<TcpStream>);
-
-impl Monitor {
-    pub(crate) fn start(server: &Server) -> Self {
-        let mut stream = TcpStream::connect(("127.0.0.1", server.port())).expect("it listens");
-        stream.write_all(b"MONITOR\r\n").expect("it reads");
-        let mut monitor = Self(BufReader::new(stream));
-        assert_eq!(monitor.line(), "+OK");
-        monitor
-    }
-
-    fn line(&mut self) -> String {
-        let mut line = String::new();
-        self.0.read_line(&mut line).expect("the server goes on");
-        line.truncate(line.trim_end().len());
-        line
-    }
-
-    /// The next call of a script. All of its words are plain, so none is escaped.
-    pub(crate) fn next_script(&mut self) -> Words {
-        loop {
-            let line = self.line();
-            let Some((_, call)) = line.split_once("\"EVALSHA\"") else {
-                continue;
-            };
-            let words = call.split('"').skip(1).step_by(2).map(str::to_owned);
-            return Words(["EVALSHA".to_owned()].into_iter().chain(words).collect());
-        }
-    }
 }
 
 /// A socket on which calls are sent in blocks.
