@@ -39,7 +39,7 @@ local function push_grant(gate, channel, token, weight, limit, lease_ms, waiting
   local fence = gate_put(gate, token, "c", weight, limit, lease_ms, ms)
   -- Last, because nothing rolls back a script: what is told must stand. And by pcall, because a
   -- refused PUBLISH would end the script with the permit given to somebody who never hears of it.
-  local text = string.format("g %s %.0f %.0f %.0f", token, fence, roster_draw(gate.roster, gate.us), ms)
+  local text = "g " .. token .. " " .. digits(fence) .. " " .. ms
   local heard = redis.pcall("PUBLISH", channel .. instance_of(token), text)
   if type(heard) == "table" then
     holders_remove(gate, token, weight)
@@ -84,7 +84,7 @@ local function grant(gate, channel, own)
       -- A later release's record: what it asks for is unknown here, so its place is respected.
       return nil, false
     elseif weight > gate_limit(gate, limit) then
-      redis.pcall("PUBLISH", channel .. instance_of(token), string.format("n %s %.0f", token, gate_stamp(gate)))
+      redis.pcall("PUBLISH", channel .. instance_of(token), "n " .. token .. " " .. digits(gate_stamp(gate)))
       drop(gate, token)
     elseif not holders_fit(gate, weight, gate_limit(gate, limit)) then
       return nil, false

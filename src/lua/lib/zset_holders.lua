@@ -8,6 +8,11 @@ local function holders_open(gate, used)
   gate.used = count == 0 and 0 or tonumber(used) or count
 end
 
+-- The fence of `token`, where no record need say it: never.
+local function holders_fence()
+  return nil
+end
+
 -- Milliseconds that `token` still holds, or nil.
 local function holders_left(gate, token)
   local ends = tonumber(redis.call("ZSCORE", gate.main, token))
@@ -59,17 +64,24 @@ local function holders_fit(gate, weight, limit)
   return gate.used + weight <= limit
 end
 
-local function holders_put(gate, token, weight, lease_ms)
+-- Makes `token` a holder, and returns whether a record has to tell of it.
+local function holders_put(gate, token, weight, ms)
   -- After a loss of the records it may be there already, and was counted as 1.
-  local counted = 1 - redis.call("ZADD", gate.main, gate.ms + lease_ms, token)
-  keep(gate.main, math.max(lease_ms, KEEP_MS))
+  local counted = 1 - redis.call("ZADD", gate.main, digits(gate.ms + ms), token)
+  keep(gate.main, math.max(ms, KEEP_MS))
   gate.used = gate.used + weight - counted
   gate.summed = true
   redis.call("HSET", gate.records, "S", gate.used)
+  return true
 end
 
--- Makes the lease of `token` at least `lease_ms` long; never shortens it.
-local function holders_extend(gate, token, lease_ms)
-  redis.call("ZADD", gate.main, "XX", "GT", gate.ms + lease_ms, token)
-  keep(gate.main, math.max(lease_ms, KEEP_MS))
+-- Makes the lease of `token` at least `ms` long; never shortens it.
+local function holders_extend(gate, token, ms)
+  redis.call("ZADD", gate.main, "XX", "GT", digits(gate.ms + ms), token)
+  keep(gate.main, math.max(ms, KEEP_MS))
+end
+
+-- The claim of `token` was renewed. Returns whether a record has to tell of it still.
+local function holders_confirm()
+  return true
 end

@@ -196,8 +196,8 @@ impl Core {
         result: Result<(u64, Vec<Renewed>), Failure>,
     ) {
         let entries = match result {
-            Ok((mark, entries)) => {
-                self.marked(call.tag, mark, sent);
+            Ok((stamp, entries)) => {
+                self.stamped(call.tag, stamp, sent);
                 entries
             }
             Err(_) => Vec::new(),

@@ -287,7 +287,6 @@ impl Core {
                 ticket,
                 crowd,
                 entered,
-                mark,
             } => {
                 let unsure = std::mem::take(&mut waiter.unsure);
                 let forgotten = waiter.is_queued() && (entered || unsure);
@@ -297,7 +296,7 @@ impl Core {
                 let again = std::mem::take(&mut waiter.again);
                 let resource = waiter.request.resource.clone();
                 self.enqueued(now, &resource, token, old, ticket, crowd);
-                self.marked(resource.tag, mark, sent);
+                self.stamped(resource.tag, stamp, sent);
                 if again || crowd.more {
                     self.ask(now, token);
                 }
