@@ -202,7 +202,12 @@ async fn neither_passwords_nor_tokens_nor_inboxes_are_ever_told() {
     for key in server.keys_with("").await {
         let kind: String = ask(&mut connection, &["TYPE", &key]);
         match kind.as_str() {
-            "string" => secrets.push(ask(&mut connection, &["GET", &key])),
+            // Fences are no secrets: neither that of a clock nor the one behind a token.
+            "string" if key.ends_with(":clock") => {}
+            "string" => {
+                let value: String = ask(&mut connection, &["GET", &key]);
+                secrets.extend(value.split(' ').next().map(str::to_owned));
+            }
             "zset" => {
                 let members: Vec<String> = ask(&mut connection, &["ZRANGE", &key, "0", "-1"]);
                 secrets.extend(members);
