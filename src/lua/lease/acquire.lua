@@ -65,14 +65,14 @@ if not waits then
   if gate.ms > latest_ms then
     return {LATE, gate.us, gate_stamp(gate)}
   end
-  if roster_has(roster, "!" .. token, gate.ms) then
+  if gate.ended then
     return {ENDED, gate.us, gate_stamp(gate)}
   end
   if weight > gate_limit(gate, limit) then
     return {NEVER, gate.us, gate_stamp(gate), gate_limit(gate, limit)}
   end
 else
-  roster_alive(roster, instance_of(token), gate.ms)
+  gate_alive(gate)
   if my_weight > gate_limit(gate, my_limit) then
     drop(gate, token)
     grant(gate, channel)
@@ -91,7 +91,8 @@ if fence then
   return {HELD, gate.us, gate_stamp(gate), fence, waits and my_lease or lease_ms}
 end
 
-if not waits then
+local entered = not waits
+if entered then
   local full = wait_ms > 0 and gate.waiters >= max_waiters and (max_waiters == 0 or not sweep(gate))
   if wait_ms == 0 or full then
     local next_ms, foreign = holders_next_end(gate)
@@ -104,14 +105,15 @@ if not waits then
   redis.call("ZADD", queue, digits(ticket), token)
   if not mine then
     -- After a loss of the records it may stand among the holders still, and is never both.
-    holders_remove(gate, token, 1)
+    holders_strip(gate, token)
   end
   redis.call("HSET", records, token,
     record_format(pushed and "w" or "p", weight, limit, lease_ms, gate.ms + wait_ms))
-  roster_alive(roster, instance_of(token), gate.ms)
+  gate_alive(gate)
+  waits = ticket
 end
 keep(queue, KEEP_MS)
 keep(records, math.max(lease_ms, KEEP_MS))
 local next_ms, foreign = holders_next_end(gate)
 return {QUEUED, gate.us, gate_stamp(gate), more(gate), next_ms, foreign, redis.call("ZRANK", queue, token),
-  tonumber(redis.call("ZSCORE", queue, token)), waits and 0 or 1}
+  tonumber(waits), entered and 1 or 0}

@@ -29,7 +29,7 @@ if mine and not state then
 end
 
 local status = GONE
-if holders_left(gate, token) then
+if holders_hold(gate, token) then
   holders_remove(gate, token, weight or 1)
   status = RELEASED
 elseif state == "c" or state == "h" then

@@ -19,7 +19,9 @@ local function gate_open(main, queue, records, roster, clock, token, us)
   gate.override = tonumber(fields[1])
   gate.waiters = redis.call("ZCARD", queue)
   holders_open(gate, fields[2])
-  redis.call("ZCARD", roster)
+  local ends = redis.call("ZMSCORE", roster, gate.caller, "?" .. gate.caller, "!" .. token)
+  gate.alive, gate.suspect = tonumber(ends[1]) or 0, (tonumber(ends[2]) or 0) >= gate.ms
+  gate.ended = (tonumber(ends[3]) or 0) >= gate.ms
   gate.drawn = clock_read(clock)
   return gate, fields[3]
 end
@@ -44,8 +46,9 @@ end
 -- Makes `token` a holder for `ms` and returns its fence.
 local function gate_put(gate, token, state, weight, limit, lease_ms, ms)
   local fence = gate_draw(gate, lease_ms)
-  if holders_put(gate, token, weight, ms, state, fence) then
-    redis.call("HSET", gate.records, token, record_format(state, weight, limit, lease_ms, fence))
+  local recorded = holders_put(gate, token, weight, ms, state, fence)
+  if recorded then
+    redis.call("HSET", gate.records, "S", recorded, token, record_format(state, weight, limit, lease_ms, fence))
     keep(gate.records, math.max(lease_ms, KEEP_MS))
   else
     -- What it was recorded with as a waiter.
@@ -59,8 +62,22 @@ local function gate_leave(gate, token)
   gate.waiters = gate.waiters - redis.call("ZREM", gate.queue, token)
 end
 
+-- The caller has spoken, and listens: it is no suspect, and alive for another claim. What was said a
+-- moment ago need not be said again.
+local SAID_MS = 300
+local function gate_alive(gate)
+  if gate.suspect then
+    roster_clear(gate.roster, gate.caller)
+    gate.suspect = false
+  end
+  if gate.alive < gate.ms + CLAIM_MS - SAID_MS then
+    roster_note(gate.roster, gate.caller, CLAIM_MS, gate.ms)
+  end
+end
+
 -- Whether nobody is left to use this waiter's place: its process is gone, or its own deadline is. A
--- later release's record tells no deadline.
+-- later release's record tells no deadline. Also whether its process is a suspect.
 local function gate_deserted(gate, token, deadline)
-  return deadline and deadline < gate.ms or not roster_has(gate.roster, instance_of(token), gate.ms)
+  local alive, suspect = roster_look(gate.roster, instance_of(token), gate.ms)
+  return deadline and deadline < gate.ms or not alive, suspect
 end

@@ -50,7 +50,9 @@ local function push_grant(gate, channel, token, weight, limit, lease_ms, waiting
     -- Its subscription is gone: the process is dead, or will sync its waiters when it is back. Its
     -- other places are deserted too.
     holders_remove(gate, token, weight)
-    redis.call("ZREM", gate.roster, instance_of(token))
+    local instance = instance_of(token)
+    redis.call("ZREM", gate.roster, instance)
+    gate.alive = instance == gate.caller and 0 or gate.alive
     drop(gate, token)
   else
     gate_leave(gate, token)
@@ -64,21 +66,29 @@ end
 -- would be next.
 local function grant(gate, channel, own)
   local passed = 0
+  if holders_full(gate) then
+    return nil, false
+  end
   if gate.waiters > 0 then
     -- Settled before the caller's process is cleared: a claim of its own that ran out would else
     -- make it a suspect again, and the loop would pass over waiters of a process that is awake.
     holders_settle(gate)
     -- Not without need: at maxmemory, a script that has written once may go on, and a newcomer
     -- should not.
-    if roster_has(gate.roster, "?" .. gate.caller, gate.ms) then
+    if gate.suspect then
       roster_clear(gate.roster, gate.caller)
+      gate.suspect = false
     end
   end
   while gate.waiters > passed and gate.dropped < MAX_DROPPED do
     local token = redis.call("ZRANGE", gate.queue, passed, passed)[1]
     local text = redis.call("HGET", gate.records, token)
     local state, weight, limit, lease_ms, deadline = record_parse(text or "")
-    if not text or (token ~= own and gate_deserted(gate, token, deadline)) then
+    local deserted, suspect = not text, false
+    if text and token ~= own then
+      deserted, suspect = gate_deserted(gate, token, deadline)
+    end
+    if deserted then
       drop(gate, token)
     elseif not state then
       -- A later release's record: what it asks for is unknown here, so its place is respected.
@@ -94,7 +104,7 @@ local function grant(gate, channel, own)
     elseif state == "p" then
       -- Nobody could tell it; it asks again soon, and keeps its turn.
       return nil, false
-    elseif roster_has(gate.roster, "?" .. instance_of(token), gate.ms) then
+    elseif suspect then
       passed = passed + 1
     elseif not push_grant(gate, channel, token, weight, limit, lease_ms, text) then
       return nil, false

@@ -34,12 +34,16 @@ local function roster_purge(roster, now_ms)
   redis.call("ZREMRANGEBYSCORE", roster, "-inf", "(" .. digits(now_ms))
 end
 
--- A suspect that stays silent is soon not alive either, so the mark need not outlast a heartbeat.
-local function roster_suspect(roster, token, now_ms)
-  roster_note(roster, "?" .. instance_of(token), CLAIM_MS, now_ms)
+-- The process of `token` let a claim expire. If it stays silent it is soon not alive either, so the
+-- mark need not outlast a heartbeat.
+local function roster_suspect(gate, token)
+  local instance = instance_of(token)
+  roster_note(gate.roster, "?" .. instance, CLAIM_MS, gate.ms)
+  gate.suspect = gate.suspect or instance == gate.caller
 end
 
-local function roster_has(roster, member, now_ms)
-  local ends = tonumber(redis.call("ZSCORE", roster, member))
-  return ends ~= nil and ends >= now_ms
+-- What the roster says of a process: whether it is alive, and whether it is a suspect.
+local function roster_look(roster, instance, now_ms)
+  local ends = redis.call("ZMSCORE", roster, instance, "?" .. instance)
+  return (tonumber(ends[1]) or 0) >= now_ms, (tonumber(ends[2]) or 0) >= now_ms
 end

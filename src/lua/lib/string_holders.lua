@@ -35,6 +35,16 @@ local function holders_next_end(gate)
   return redis.call("PTTL", gate.main), (gate.told or gate.holder == gate.last) and 0 or 1
 end
 
+-- Whether `token` holds.
+local function holders_hold(gate, token)
+  return gate.holder == token
+end
+
+-- Whether no request fits, whatever it asks for: the key of an expired holder is gone.
+local function holders_full(gate)
+  return gate.value and true
+end
+
 -- Forgets what is recorded of a holder.
 local function holders_forget(gate, token)
   if gate.last == token then
@@ -54,13 +64,20 @@ local function holders_remove(gate, token)
   holders_forget(gate, token)
 end
 
+-- Forgets `token` where it stands unrecorded.
+local function holders_strip(gate, token)
+  if gate.holder == token then
+    holders_remove(gate, token)
+  end
+end
+
 -- Forgets the holder that has expired. One that never renewed its claim makes its process a
 -- suspect.
 local function holders_settle(gate)
   if gate.last and gate.last ~= gate.holder then
     local text = redis.call("HGET", gate.records, gate.last)
     if text and record_parse(text) == "c" then
-      roster_suspect(gate.roster, gate.last, gate.ms)
+      roster_suspect(gate, gate.last)
     end
     holders_remove(gate, gate.last)
   end
@@ -71,16 +88,15 @@ local function holders_fit(gate)
   return not gate.value
 end
 
--- Makes `token` the holder, and returns whether a record has to tell of it.
+-- Makes `token` the holder. If a record has to tell of it, returns what `S` is to be.
 local function holders_put(gate, token, _, ms, state, fence)
   redis.call("SET", gate.main, FENCED and token .. " " .. digits(fence) or token, "PX", ms)
   gate.value, gate.holder, gate.told = token, token, FENCED and fence or nil
   if FENCED and state == "h" then
-    return false
+    return nil
   end
-  redis.call("HSET", gate.records, "S", token)
   gate.last = token
-  return true
+  return token
 end
 
 -- Makes the lease of `token` at least `ms` long; never shortens it.

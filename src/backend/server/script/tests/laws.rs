@@ -66,6 +66,7 @@ laws![
     a_foreign_value_ends_one_lease_of_a_batch_and_no_other,
     a_suspect_is_skipped_in_place_until_it_speaks,
     a_newcomer_does_not_overtake_waiters_of_its_own_process,
+    who_speaks_is_served_whatever_it_let_go,
     a_hung_process_costs_one_claim_for_all_its_waiters,
     a_dead_inbox_is_passed_over_and_costs_no_lease,
     a_dead_process_is_passed_over,
@@ -483,6 +484,31 @@ fn a_newcomer_does_not_overtake_waiters_of_its_own_process(rig: &mut Rig) -> Ver
     hung(rig)?;
     ensure_eq!(status_of(&rig.acquire(&token('B', 3), &TRY))?, status::BUSY);
     ensure_eq!(granted(rig), [token('B', 2)]);
+    Ok(())
+}
+
+fn who_speaks_is_served_whatever_it_let_go(rig: &mut Rig) -> Verdict {
+    if rig.kind != Kind::Semaphore {
+        return Ok(());
+    }
+    open(rig, &['B']);
+    let two = Ask { limit: 2, ..WAIT };
+    for number in 1..=2 {
+        fence(rig.acquire(&token('A', number), &two))?;
+    }
+    for number in 1..=4 {
+        ticket(rig.acquire(&token('B', number), &two))?;
+    }
+    for number in 1..=2 {
+        rig.end(&token('A', number))?;
+    }
+    ensure_eq!(granted(rig), [token('B', 1), token('B', 2)]);
+    rig.pass(2_000);
+    rig.heartbeat('B')?;
+    rig.pass(1_001);
+    let newcomer = rig.acquire(&token('B', 5), &Ask { wait_ms: 0, ..two });
+    ensure_eq!(status_of(&newcomer)?, status::BUSY);
+    ensure_eq!(granted(rig), [token('B', 3), token('B', 4)]);
     Ok(())
 }
 

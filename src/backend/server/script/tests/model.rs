@@ -10,6 +10,7 @@ use super::rig::Ask;
 use crate::key::Kind;
 
 pub(super) const CLAIM_MS: u64 = 3_000;
+const SAID_MS: u64 = 300;
 const MAX_DROPPED: usize = 64;
 
 /// What is known of a token.
@@ -158,6 +159,18 @@ impl Model {
         self.clear(instance);
         self.roster
             .insert(instance.to_owned(), self.ms() + CLAIM_MS);
+    }
+
+    /// As `alive`, but what was said a moment ago is not said again.
+    fn speaks(&mut self, instance: &str) {
+        if self.is_true_of(&format!("?{instance}")) {
+            self.clear(instance);
+        }
+        let until = self.ms() + CLAIM_MS;
+        let said = self.roster.entry(instance.to_owned()).or_default();
+        if *said < until - SAID_MS {
+            *said = until;
+        }
     }
 
     fn forget_the_past(&mut self) {
@@ -368,6 +381,9 @@ impl Model {
     /// newcomer would be next.
     fn grant(&mut self, caller: &str, own: Option<&str>) -> (Option<u64>, bool) {
         let mut skipped = 0;
+        if self.value.is_some() {
+            return (None, false);
+        }
         if !self.queue.is_empty() {
             self.settle();
             if self.is_true_of(&format!("?{caller}")) {
@@ -487,7 +503,7 @@ impl Model {
             number: self.ms() + ask.wait_ms,
         };
         if let Some(record) = waits {
-            self.alive(&instance);
+            self.speaks(&instance);
             let allowed = self.allowed(record.limit);
             if record.weight > allowed {
                 self.drop_waiter(token);
@@ -545,7 +561,7 @@ impl Model {
             self.leave(token);
             self.queue.insert((ticket, token.to_owned()));
             self.records.insert(token.to_owned(), request);
-            self.alive(&instance);
+            self.speaks(&instance);
         }
         let [next_end, foreign] = self.next_end();
         let entered = Field::Is(u64::from(waits.is_none()));

@@ -19,7 +19,7 @@ const MUTATIONS: &[Mutation] = &[
         name: "no owner check in end",
         changes: &[
             (
-                "if holders_left(gate, token) then\n  holders_remove(gate, token, weight or 1)\n  status",
+                "if holders_hold(gate, token) then\n  holders_remove(gate, token, weight or 1)\n  status",
                 "if true then\n  holders_remove(gate, token, weight or 1)\n  status",
             ),
             (
@@ -154,7 +154,7 @@ const MUTATIONS: &[Mutation] = &[
     Mutation {
         name: "no suspect mark",
         changes: &[(
-            "  roster_note(roster, \"?\" .. instance_of(token), CLAIM_MS, now_ms)\n",
+            "  roster_note(gate.roster, \"?\" .. instance, CLAIM_MS, gate.ms)\n",
             "",
         )],
         found_by: &[
@@ -180,7 +180,7 @@ const MUTATIONS: &[Mutation] = &[
     Mutation {
         name: "cleared before it is settled",
         changes: &[("    holders_settle(gate)\n    -- Not", "    -- Not")],
-        found_by: &["a_newcomer_does_not_overtake_waiters_of_its_own_process"],
+        found_by: &["who_speaks_is_served_whatever_it_let_go"],
     },
     Mutation {
         name: "a push to nobody counts",
@@ -208,7 +208,7 @@ const MUTATIONS: &[Mutation] = &[
     Mutation {
         name: "no heartbeat is asked for",
         changes: &[(
-            "deadline and deadline < gate.ms or not roster_has(gate.roster, instance_of(token), gate.ms)",
+            "deadline and deadline < gate.ms or not alive",
             "deadline and deadline < gate.ms",
         )],
         found_by: &[
@@ -263,10 +263,7 @@ const MUTATIONS: &[Mutation] = &[
     },
     Mutation {
         name: "acquire and sync ignore a tombstone",
-        changes: &[(
-            "if roster_has(roster, \"!\" .. token, gate.ms) then",
-            "if false then",
-        )],
+        changes: &[("if gate.ended then", "if false then")],
         found_by: &["a_tombstone_keeps_a_late_acquire_out"],
     },
     Mutation {
@@ -289,15 +286,21 @@ const MUTATIONS: &[Mutation] = &[
     },
     Mutation {
         name: "the roster's type is not looked at",
-        changes: &[("  redis.call(\"ZCARD\", roster)\n", "")],
+        changes: &[(
+            "redis.call(\"ZMSCORE\", roster, gate.caller",
+            "redis.pcall(\"ZMSCORE\", roster, gate.caller",
+        )],
         found_by: &["a_foreign_type_under_the_key_is_refused_before_anything_is_written"],
     },
     Mutation {
         name: "a stranger's key is taken for an expired one",
-        changes: &[(
-            "return not gate.value",
-            "return gate.holder ~= gate.last or not gate.value",
-        )],
+        changes: &[
+            (
+                "return not gate.value",
+                "return gate.holder ~= gate.last or not gate.value",
+            ),
+            ("return gate.value and true", "return false"),
+        ],
         found_by: &["a_foreign_holder_is_respected"],
     },
     Mutation {
