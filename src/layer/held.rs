@@ -63,17 +63,26 @@ impl Hold {
         let Some(hold) = hold else {
             return work(cx).map(Ok);
         };
-        // Looked at first: an answer that comes after the loss may rest on what another has
-        // changed.
-        if !hold.lease.state().is_held()
-            && let Poll::Ready(reason) = hold.poll_lost(cx)
-        {
+        // Looked at before and after: an answer that comes after the loss may rest on what another
+        // has changed, also if the process was stopped or blocked within this one poll.
+        if let Some(reason) = hold.seen_lost(cx) {
             return Poll::Ready(Err(reason));
         }
         match work(cx) {
-            Poll::Ready(done) => Poll::Ready(Ok(done)),
+            Poll::Ready(done) => Poll::Ready(hold.seen_lost(cx).map_or(Ok(done), Err)),
             // Watched only where there is something to wait for: most work is done at once.
             Poll::Pending => hold.poll_lost(cx).map(Err),
+        }
+    }
+
+    /// One look, which sets up no watch unless it is lost.
+    fn seen_lost(&mut self, cx: &mut Context<'_>) -> Option<LostReason> {
+        if self.lease.state().is_held() {
+            return None;
+        }
+        match self.poll_lost(cx) {
+            Poll::Ready(reason) => Some(reason),
+            Poll::Pending => None,
         }
     }
 
@@ -434,6 +443,18 @@ mod tests {
         let drops = std::thread::Builder::new().stack_size(64 * 1024);
         let dropped = drops.spawn(move || drop(extensions)).expect("a thread");
         dropped.join().expect("no panic");
+    }
+
+    #[tokio::test]
+    async fn work_that_is_done_only_after_the_loss_counts_for_nothing() {
+        let lock = lock("a").lease(LeaseMode::MaxHold(Duration::from_millis(50)));
+        let mut hold = Some(hold(&lock.expect("long enough"), &mut Extensions::new()).await);
+        let mut cx = Context::from_waker(std::task::Waker::noop());
+        let polled = Hold::poll_while_held(&mut hold, &mut cx, |_| {
+            std::thread::sleep(Duration::from_millis(60));
+            Poll::Ready(())
+        });
+        assert_eq!(polled, Poll::Ready(Err(LostReason::Expired)));
     }
 
     #[tokio::test]
