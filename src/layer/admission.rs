@@ -396,7 +396,8 @@ impl<S: Service<Req>, Req> Future for Passage<S, Req> {
         };
         let rejection = Rejection::new(this.admission.gate.name(), cause, this.admission.busy);
         match rejection.kind() {
-            RejectionKind::LeaseLost => tracing::warn!(%rejection, "request aborted"),
+            // The backend has warned of the loss, once for all who lost.
+            RejectionKind::LeaseLost => tracing::debug!(%rejection, "request aborted"),
             RejectionKind::Misconfigured => this.admission.log_misconfigured(&rejection),
             _ => tracing::debug!(%rejection, "request refused"),
         }

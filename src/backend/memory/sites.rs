@@ -62,6 +62,20 @@ impl Site {
         memory: &Arc<Memory>,
         change: impl FnOnce(&mut Ledger, &mut News) -> T,
     ) -> T {
+        let (outcome, news) = self.change_untold(memory, change);
+        if !news.is_empty() {
+            news.deliver();
+        }
+        outcome
+    }
+
+    /// As [`change`](Self::change), but leaves it to the caller to tell those whom it concerns.
+    #[inline]
+    pub(super) fn change_untold<T>(
+        self: &Arc<Self>,
+        memory: &Arc<Memory>,
+        change: impl FnOnce(&mut Ledger, &mut News) -> T,
+    ) -> (T, News) {
         let mut news = News::default();
         let mut ledger = self.ledger();
         if !ledger.is_calm() {
@@ -74,11 +88,7 @@ impl Site {
         if let Some(count) = ledger.count() {
             self.turnstile.open(count);
         }
-        drop(ledger);
-        if !news.is_empty() {
-            news.deliver();
-        }
-        outcome
+        (outcome, news)
     }
 
     /// Hands on what a change has freed, and sees to it that somebody looks in again.
