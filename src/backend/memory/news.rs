@@ -2,10 +2,12 @@
 //! or told may run anything, also what takes that lock again.
 
 use std::cmp::Ordering;
+use std::io;
 use std::sync::Arc;
 
 use tokio::sync::oneshot;
 
+use super::keeper;
 use super::process::Process;
 use crate::backend::Place;
 use crate::error::LockError;
@@ -34,6 +36,8 @@ enum Item {
         released: bool,
     },
     Lost(Arc<LeaseState>),
+    /// Nobody can look in when something is due.
+    Unwatched(io::Error),
 }
 
 impl News {
@@ -84,6 +88,10 @@ impl News {
         });
     }
 
+    pub(super) fn unwatched(&mut self, error: io::Error) {
+        self.items.push(Item::Unwatched(error));
+    }
+
     /// What has happened at another place after this.
     pub(super) fn append(&mut self, later: Self) {
         self.items.extend(later.items);
@@ -101,6 +109,7 @@ impl News {
                 Item::Dropped(_) => {}
                 Item::Ended { process, released } => process.lease_ended(released),
                 Item::Lost(lease) => lease.wake_watchers(),
+                Item::Unwatched(error) => keeper::log_not_started(&error),
             }
         }
     }
