@@ -381,6 +381,9 @@ impl<S: Service<Req>, Req> Future for Passage<S, Req> {
                             // Taken also when the service failed: its caller may keep this future
                             // for long.
                             let hold = hold.take();
+                            // Ended first: what the inner future does when it is dropped is done
+                            // before anybody gives the lease back.
+                            step.set(Step::Ended);
                             return Poll::Ready(
                                 answer.map(|answer| Outcome::Answered(answer, hold)),
                             );
@@ -393,7 +396,8 @@ impl<S: Service<Req>, Req> Future for Passage<S, Req> {
         };
         let rejection = Rejection::new(this.admission.gate.name(), cause, this.admission.busy);
         match rejection.kind() {
-            RejectionKind::LeaseLost => tracing::warn!(%rejection, "request aborted"),
+            // The backend has warned of the loss, once for all who lost.
+            RejectionKind::LeaseLost => tracing::debug!(%rejection, "request aborted"),
             RejectionKind::Misconfigured => this.admission.log_misconfigured(&rejection),
             _ => tracing::debug!(%rejection, "request refused"),
         }
@@ -426,6 +430,9 @@ mod tests {
     use std::panic::{AssertUnwindSafe, catch_unwind};
     use std::task::Waker;
 
+    use futures_util::FutureExt;
+    use http::Request;
+    use http_body_util::Empty;
     use tower::{Layer, ServiceExt, service_fn};
 
     use super::*;
@@ -494,6 +501,64 @@ mod tests {
         let response = gated.ready().await.expect("always").call(());
         assert!(!is_free(&lock).await);
         drop(response);
+        assert!(is_free(&lock).await);
+    }
+
+    /// Gives its output at once, and goes on until its drop: then it tells whether it was alone.
+    struct Thorough<T> {
+        output: Option<T>,
+        lock: Mutex,
+        alone: Arc<AtomicBool>,
+    }
+
+    impl<T> Unpin for Thorough<T> {}
+
+    impl<T> Future for Thorough<T> {
+        type Output = T;
+
+        fn poll(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<T> {
+            Poll::Ready(self.output.take().expect("polled once"))
+        }
+    }
+
+    impl<T> Drop for Thorough<T> {
+        fn drop(&mut self) {
+            let alone = is_free(&self.lock).now_or_never() == Some(false);
+            self.alone.store(alone, Ordering::Relaxed);
+        }
+    }
+
+    fn thorough<Req, T: Clone>(
+        lock: &Mutex,
+        alone: &Arc<AtomicBool>,
+        output: T,
+    ) -> impl Fn(Req) -> Thorough<T> + Clone + use<Req, T> {
+        let (lock, alone) = (lock.clone(), Arc::clone(alone));
+        move |_| Thorough {
+            output: Some(output.clone()),
+            lock: lock.clone(),
+            alone: Arc::clone(&alone),
+        }
+    }
+
+    #[tokio::test]
+    async fn what_an_inner_future_does_when_it_is_dropped_is_done_under_the_lease() {
+        let (lock, alone) = (lock(), Arc::new(AtomicBool::new(false)));
+        let was_alone = || alone.swap(false, Ordering::Relaxed);
+
+        let answering = service_fn(thorough(&lock, &alone, Ok::<_, Infallible>(())));
+        assert!(gated(&lock, answering).oneshot(()).await.is_ok());
+        assert!(was_alone());
+        let failing = service_fn(thorough(&lock, &alone, Err::<Infallible, _>("failed")));
+        assert!(gated(&lock, failing).oneshot(()).await.is_err());
+        assert!(was_alone());
+        for hold_until in [HoldUntil::Body, HoldUntil::Response] {
+            let layer = MutexLayer::new(lock.clone()).hold_until(hold_until);
+            let empty = Ok::<_, Infallible>(Response::new(Empty::<Bytes>::new()));
+            let gated = layer.layer(service_fn(thorough(&lock, &alone, empty)));
+            assert!(gated.oneshot(Request::new(())).await.is_ok());
+            assert!(was_alone(), "{hold_until:?}");
+        }
         assert!(is_free(&lock).await);
     }
 

@@ -2,7 +2,6 @@
 
 use std::fmt;
 use std::future::Future;
-use std::iter;
 use std::pin::Pin;
 use std::sync::{Arc, OnceLock, Weak};
 use std::task::{Context, Poll};
@@ -38,9 +37,12 @@ impl Hold {
                 gate: Arc::clone(gate),
                 lease: Arc::downgrade(&lease),
                 view: OnceLock::new(),
-                outer: extensions.get().cloned().unwrap_or_default(),
             });
-            extensions.insert(Held(Some(Arc::clone(&shown))));
+            let outer = extensions.get().map_or_else(Vec::new, Held::living);
+            extensions.insert(Held {
+                innermost: Some(Arc::clone(&shown)),
+                outer,
+            });
             shown
         });
         Self {
@@ -61,17 +63,26 @@ impl Hold {
         let Some(hold) = hold else {
             return work(cx).map(Ok);
         };
-        // Looked at first: an answer that comes after the loss may rest on what another has
-        // changed.
-        if !hold.lease.state().is_held()
-            && let Poll::Ready(reason) = hold.poll_lost(cx)
-        {
+        // Looked at before and after: an answer that comes after the loss may rest on what another
+        // has changed, also if the process was stopped or blocked within this one poll.
+        if let Some(reason) = hold.seen_lost(cx) {
             return Poll::Ready(Err(reason));
         }
         match work(cx) {
-            Poll::Ready(done) => Poll::Ready(Ok(done)),
+            Poll::Ready(done) => Poll::Ready(hold.seen_lost(cx).map_or(Ok(done), Err)),
             // Watched only where there is something to wait for: most work is done at once.
             Poll::Pending => hold.poll_lost(cx).map(Err),
+        }
+    }
+
+    /// One look, which sets up no watch unless it is lost.
+    fn seen_lost(&mut self, cx: &mut Context<'_>) -> Option<LostReason> {
+        if self.lease.state().is_held() {
+            return None;
+        }
+        match self.poll_lost(cx) {
+            Poll::Ready(reason) => Some(reason),
+            Poll::Pending => None,
         }
     }
 
@@ -107,8 +118,6 @@ struct Shown {
     /// Made when somebody first looks; when the request ends at the latest, if then somebody is left
     /// who may look. Most requests end without.
     view: OnceLock<LeaseView>,
-    /// The leases of the gates further out.
-    outer: Held,
 }
 
 impl Shown {
@@ -150,17 +159,27 @@ impl fmt::Debug for Shown {
 /// }
 /// ```
 #[derive(Clone, Default)]
-pub struct Held(
-    /// Of the innermost gate, which knows those further out. A gate adds itself in front, so what
-    /// was cloned before does not see it: a request that is tried twice under one outer gate must
-    /// not meet the leases of its first try.
-    Option<Arc<Shown>>,
-);
+pub struct Held {
+    /// A gate puts itself here in a `Held` of its own, so what was cloned before does not see it: a
+    /// request that is tried twice under one outer gate must not meet the leases of its first try.
+    innermost: Option<Arc<Shown>>,
+    /// Of the gates further out, from the inside out. Not a chain from each to the next: a long one
+    /// would overflow the stack when it is dropped. Most requests pass one gate, and have none here.
+    outer: Vec<Arc<Shown>>,
+}
 
 impl Held {
     /// From the inside out.
     fn leases(&self) -> impl Iterator<Item = &Arc<Shown>> {
-        iter::successors(self.0.as_ref(), |shown| shown.outer.0.as_ref())
+        self.innermost.iter().chain(&self.outer)
+    }
+
+    /// Those that have not been given back, for one more gate to take over. A request may bring
+    /// along what it held on an earlier way, and would be told that it holds not all of that; and
+    /// one that goes round would bring more each time.
+    fn living(&self) -> Vec<Arc<Shown>> {
+        let living = self.leases().filter(|shown| shown.lease.strong_count() > 0);
+        living.cloned().collect()
     }
 
     fn not_held(&self, gate: &str) -> NotHeld {
@@ -210,7 +229,7 @@ impl Held {
     /// }
     /// ```
     pub fn keep(&self) -> Result<Kept, NotHeld> {
-        if self.0.is_none() {
+        if self.innermost.is_none() {
             return Err(self.not_held("any"));
         }
         let owner = |shown: &Arc<Shown>| {
@@ -366,6 +385,76 @@ mod tests {
         for gate in ["outer", "inner"] {
             assert!(!held.lease(gate).expect("behind this gate").is_held());
         }
+    }
+
+    #[tokio::test]
+    async fn what_an_earlier_pass_has_given_back_is_not_taken_over() {
+        let mut extensions = Extensions::new();
+        drop(hold(&lock("earlier"), &mut extensions).await);
+        let _hold = hold(&lock("a"), &mut extensions).await;
+        let held = held(&extensions);
+        let kept = held.keep().expect("all that it holds");
+        assert!(kept.lease("a").expect("behind this gate").is_held());
+        assert!(kept.lease("earlier").is_err());
+    }
+
+    #[tokio::test]
+    async fn a_gate_that_is_passed_again_leaves_those_further_out_in_sight() {
+        let (outer, inner) = (lock("outer"), lock("inner"));
+        let mut extensions = Extensions::new();
+        let _outer = hold(&outer, &mut extensions).await;
+        drop(hold(&inner, &mut extensions).await);
+        let _inner = hold(&inner, &mut extensions).await;
+        let kept = held(&extensions).keep().expect("all that it holds");
+        assert_eq!(kept.owners.len(), 2);
+        for gate in ["outer", "inner"] {
+            assert!(kept.lease(gate).expect("behind this gate").is_held());
+        }
+    }
+
+    #[tokio::test]
+    async fn a_request_that_goes_round_takes_no_trail_along() {
+        let gates = [lock("a"), lock("b")];
+        let mut extensions = Extensions::new();
+        let mut last = None;
+        for pass in 0..10_000 {
+            // Each pass begins before the one before it is over.
+            last = Some(hold(&gates[pass % 2], &mut extensions).await);
+        }
+        assert_eq!(held(&extensions).leases().count(), 2);
+        drop(last);
+    }
+
+    #[tokio::test]
+    async fn a_long_way_through_gates_is_no_burden_to_the_stack() {
+        let gates = Portcullis::in_memory();
+        let permits = gates.semaphore("a", 3_000).expect("in range");
+        let mut extensions = Extensions::new();
+        let mut holds = Vec::new();
+        for _ in 0..3_000 {
+            let lease = permits.gate.enter(1, None).await.expect("a free permit");
+            let name = permits.gate.name();
+            let hold = Hold::new(name, lease, OnLost::Continue, Some(&mut extensions));
+            holds.push(hold);
+        }
+        assert_eq!(held(&extensions).leases().count(), holds.len());
+        drop(holds);
+        // As little as any thread has.
+        let drops = std::thread::Builder::new().stack_size(64 * 1024);
+        let dropped = drops.spawn(move || drop(extensions)).expect("a thread");
+        dropped.join().expect("no panic");
+    }
+
+    #[tokio::test]
+    async fn work_that_is_done_only_after_the_loss_counts_for_nothing() {
+        let lock = lock("a").lease(LeaseMode::MaxHold(Duration::from_millis(50)));
+        let mut hold = Some(hold(&lock.expect("long enough"), &mut Extensions::new()).await);
+        let mut cx = Context::from_waker(std::task::Waker::noop());
+        let polled = Hold::poll_while_held(&mut hold, &mut cx, |_| {
+            std::thread::sleep(Duration::from_millis(60));
+            Poll::Ready(())
+        });
+        assert_eq!(polled, Poll::Ready(Err(LostReason::Expired)));
     }
 
     #[tokio::test]

@@ -134,6 +134,27 @@ async fn axum_handlers_extract_what_they_hold() {
 }
 
 #[tokio::test]
+async fn a_request_that_comes_back_with_what_it_held_keeps_what_it_holds_then() {
+    let fixture = Fixture::new();
+    let probe = Probe::new(|request| {
+        let kept = request.extensions().get::<Held>().map(Held::keep);
+        assert!(matches!(kept, Some(Ok(_))), "{kept:?}");
+        // As a proxy does that hands on all it knows.
+        let mut response = Response::new(Pieces::empty());
+        *response.extensions_mut() = request.extensions().clone();
+        async { Ok(response) }
+    });
+    let gated = MutexLayer::new(fixture.mutex()).layer(probe);
+    let mut extensions = http::Extensions::new();
+    for _ in 0..3 {
+        let mut request = request();
+        *request.extensions_mut() = extensions;
+        let response = gated.clone().oneshot(request).await.expect("an answer");
+        extensions = response.into_parts().0.extensions;
+    }
+}
+
+#[tokio::test]
 async fn a_request_tried_again_under_an_outer_gate_does_not_meet_its_first_lease() {
     let fixture = Fixture::new();
     let (share, mut shared) = mpsc::unbounded_channel();
