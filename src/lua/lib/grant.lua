@@ -80,7 +80,7 @@ local function grant(gate, channel, own)
       gate.suspect = false
     end
   end
-  while gate.waiters > passed and gate.dropped < MAX_DROPPED do
+  while gate.waiters > passed and gate.dropped < MAX_DROPPED and not holders_full(gate) do
     local token = redis.call("ZRANGE", gate.queue, passed, passed)[1]
     local text = redis.call("HGET", gate.records, token)
     local state, weight, limit, lease_ms, deadline = record_parse(text or "")

@@ -390,7 +390,7 @@ impl Model {
                 self.clear(caller);
             }
         }
-        while self.dropped < MAX_DROPPED {
+        while self.dropped < MAX_DROPPED && self.value.is_none() {
             let Some((_, token)) = self.queue.iter().nth(skipped).cloned() else {
                 break;
             };
