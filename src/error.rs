@@ -128,7 +128,7 @@ impl fmt::Display for Refusal {
             RefusalKind::NeverFits => "asked for no permit, or for more than there ever are",
             RefusalKind::ShuttingDown => "shutting down",
         })?;
-        if let Some(position) = self.position {
+        if let Some(position) = self.position.filter(|&position| position > 0) {
             write!(f, ", {position} waiting in front")?;
         }
         if let Some(retry_after) = self.retry_after {
@@ -225,5 +225,19 @@ impl fmt::Debug for BackendError {
 impl Error for BackendError {
     fn source(&self) -> Option<&(dyn Error + 'static)> {
         self.0.source.as_ref().map(|source| source as _)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nobody_in_front_is_not_told_of() {
+        let refusal = Refusal::new(RefusalKind::WaitedTooLong);
+        let text = refusal.clone().with_position(Some(0)).to_string();
+        assert_eq!(text, refusal.to_string());
+        let text = refusal.with_position(Some(2)).to_string();
+        assert!(text.ends_with(", 2 waiting in front"), "{text}");
     }
 }

@@ -132,9 +132,9 @@ impl fmt::Debug for Shown {
 
 /// What a request holds: one lease of each gate that it has passed on its way.
 ///
-/// Every gate puts it into the request's extensions, with the leases of those further out. With the
-/// feature `axum` it is an extractor too, and empty where no gate was passed. It only looks: its
-/// clones, wherever they are kept, do not hold. To hold beyond the answer, for an upgraded
+/// An extractor for axum's handlers: **that needs the feature `axum`**. Every gate puts it into the
+/// request's extensions, with the leases of those further out; it is empty where no gate was passed.
+/// It only looks: its clones, wherever they are kept, do not hold. To hold beyond the answer, for an upgraded
 /// connection or a spawned job, see [`keep`](Self::keep).
 ///
 /// # Examples
@@ -163,13 +163,16 @@ impl Held {
         iter::successors(self.0.as_ref(), |shown| shown.outer.0.as_ref())
     }
 
-    fn not_held(&self, gate: &str) -> NotHeld {
-        let mut passed: Vec<&str> = self.leases().map(|shown| &*shown.gate).collect();
+    fn not_passed(&self, gate: &str) -> NotHeld {
+        let mut passed: Vec<_> = self.leases().map(|s| format!("`{}`", s.gate)).collect();
         passed.reverse();
-        NotHeld {
-            gate: gate.into(),
-            passed: passed.join("`, `").into(),
-        }
+        let passed = if passed.is_empty() {
+            "no gate".into()
+        } else {
+            format!("only {}", passed.join(", ")).into()
+        };
+        let gate = gate.into();
+        NotHeld(Absence::NotPassed { gate, passed })
     }
 
     /// The lease of the gate with this name: what [`Portcullis::mutex`](crate::Portcullis::mutex)
@@ -182,7 +185,7 @@ impl Held {
         let found = self.leases().find(|shown| &*shown.gate == gate);
         found
             .and_then(|shown| shown.view().cloned())
-            .ok_or_else(|| self.not_held(gate))
+            .ok_or_else(|| self.not_passed(gate))
     }
 
     /// Becomes an owner of all that the request holds, beyond its answer, until the result is
@@ -211,11 +214,11 @@ impl Held {
     /// ```
     pub fn keep(&self) -> Result<Kept, NotHeld> {
         if self.0.is_none() {
-            return Err(self.not_held("any"));
+            return Err(NotHeld(Absence::Nothing));
         }
         let owner = |shown: &Arc<Shown>| {
             let owner = shown.lease.upgrade();
-            owner.ok_or_else(|| self.not_held(&shown.gate))
+            owner.ok_or_else(|| NotHeld(Absence::GivenBack((*shown.gate).into())))
         };
         let owners = self.leases().map(owner).collect::<Result<_, _>>()?;
         Ok(Kept {
@@ -266,10 +269,17 @@ impl fmt::Debug for Kept {
 /// With the feature `axum`, a handler that returns it answers 500: the route is not set up as its
 /// handler expects.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("the request holds no lease of the gate `{gate}`; the gates that it passed: `{passed}`")]
-pub struct NotHeld {
-    gate: Box<str>,
-    passed: Box<str>,
+#[error(transparent)]
+pub struct NotHeld(Absence);
+
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+enum Absence {
+    #[error("the request holds no lease of the gate `{gate}`: it passed {passed}")]
+    NotPassed { gate: Box<str>, passed: Box<str> },
+    #[error("the request holds nothing to keep: it passed no gate")]
+    Nothing,
+    #[error("the request has given back its lease of the gate `{0}` already")]
+    GivenBack(Box<str>),
 }
 
 #[cfg(feature = "axum")]

@@ -52,6 +52,28 @@ async fn each_gate_on_the_way_adds_its_lease() {
 }
 
 #[tokio::test]
+async fn what_is_not_held_is_named_with_what_the_request_passed() {
+    let fixture = Fixture::new();
+    let (held, _response) = held_behind_both(&fixture, Pieces::silent()).await;
+    let another = held.lease("another").expect_err("no such gate").to_string();
+    assert!(
+        another.contains("`another`") && another.contains("only `reports`, `withdraw`"),
+        "{another}"
+    );
+    let ungated = Held::default();
+    let none = ungated.lease("withdraw").expect_err("no gate").to_string();
+    assert!(
+        none.contains("`withdraw`") && none.contains("passed no gate"),
+        "{none}"
+    );
+    let nothing = ungated.keep().expect_err("no gate").to_string();
+    assert!(nothing.contains("passed no gate"), "{nothing}");
+    for text in [another, none, nothing] {
+        assert!(!text.contains("``"), "{text}");
+    }
+}
+
+#[tokio::test]
 async fn looking_at_a_lease_does_not_hold_it() {
     let fixture = Fixture::new();
     let (held, response) = held_behind_both(&fixture, Pieces::silent()).await;
@@ -60,7 +82,10 @@ async fn looking_at_a_lease_does_not_hold_it() {
     fixture.wait_until_free(1).await;
     fixture.wait_until_unlocked().await;
     assert!(!lock.is_held());
-    assert!(held.keep().is_err(), "what was given back can't be kept");
+    let late = held.keep().expect_err("what was given back can't be kept");
+    let text = late.to_string();
+    assert!(text.contains("has given back"), "{text}");
+    assert!(!text.contains("passed"), "{text}");
 }
 
 #[tokio::test]
