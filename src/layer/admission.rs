@@ -14,7 +14,6 @@ use std::future::Future;
 use std::mem;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
@@ -28,6 +27,7 @@ use super::body::OnLoss;
 use super::demand::Demand;
 use super::held::Hold;
 use super::key::{KeyError, MakeKey};
+use super::misconfigured::Misconfigured;
 use super::problem;
 use super::rejection::{Busy, Cause, Rejection, RejectionKind};
 use super::settings::{HoldUntil, OnLost};
@@ -62,14 +62,13 @@ pub(super) struct Admission {
     /// Whether gRPC requests are treated as such.
     #[cfg(feature = "tonic")]
     pub(super) grpc: bool,
-    /// Whether it was said that no request can pass.
-    misconfigured: Arc<AtomicBool>,
+    misconfigured: Arc<Misconfigured>,
 }
 
 /// What a request has to wait for.
 pub(super) struct Begun {
     /// `None` if it is exempt.
-    acquire: Result<Option<Acquire>, KeyError>,
+    acquire: Result<Option<Acquire>, Cause>,
     /// Whether its caller understands gRPC statuses.
     #[cfg(feature = "tonic")]
     grpc: bool,
@@ -116,15 +115,15 @@ impl Admission {
             grpc: head.as_deref().is_some_and(|head| self.speaks_grpc(head)),
             acquire: match &mut head {
                 Some(head) => self.acquire(head),
-                None if self.speaks_http() => Err(KeyError::misconfigured(
+                None if self.speaks_http() => Err(Cause::Key(KeyError::misconfigured(
                     "a layer made `plain()` has no HTTP to read or to answer: give it a fixed key, and no `applies_to`, `demand`, `deadline`, `on_refusal` or `grpc`",
-                )),
+                ))),
                 None => Ok(Some(self.gate.acquire(1, None, Some(self.wait)))),
             },
         }
     }
 
-    fn acquire(&self, head: &mut Parts) -> Result<Option<Acquire>, KeyError> {
+    fn acquire(&self, head: &mut Parts) -> Result<Option<Acquire>, Cause> {
         if self
             .applies_to
             .as_ref()
@@ -133,7 +132,7 @@ impl Admission {
             return Ok(None);
         }
         let key = match &self.key {
-            Some(make_key) => match make_key.make_key(head)? {
+            Some(make_key) => match make_key.make_key(head).map_err(Cause::Key)? {
                 Some(key) => Some(key),
                 None => return Ok(None),
             },
@@ -143,6 +142,12 @@ impl Admission {
             Some(demand) => demand(head),
             None => Demand::default(),
         };
+        // Whatever the request asks for, it can't be had: that is nothing to blame its caller for.
+        if limit == Some(0) {
+            return Err(Cause::SetUp(
+                "`demand` gives a limit of 0; refuse such requests before they come to the gate",
+            ));
+        }
         let wait = Some(self.wait_of(head));
         Ok(Some(match key {
             Some(key) => self.gate.keyed(&key).acquire(weight, limit, wait),
@@ -170,13 +175,6 @@ impl Admission {
     #[cfg(feature = "tonic")]
     fn grpc_timeout(&self, head: &Parts) -> Option<Duration> {
         super::deadline::grpc_timeout(head).filter(|_| self.speaks_grpc(head))
-    }
-
-    /// Once: no request can do anything about it, and each would say it again.
-    fn log_misconfigured(&self, rejection: &Rejection) {
-        if !self.misconfigured.swap(true, Ordering::Relaxed) {
-            tracing::error!(%rejection, "no request can pass this gate as it is set up");
-        }
     }
 
     /// Whether anything was set that only HTTP can mean.
@@ -300,7 +298,7 @@ impl<S: Service<Req> + Clone, Req> Passage<S, Req> {
                 response: ready.call(request),
                 hold: None,
             },
-            Err(error) => Step::refuse(Cause::Key(error), ready),
+            Err(cause) => Step::refuse(cause, ready),
         };
         Self {
             admission: Arc::clone(admission),
@@ -394,7 +392,7 @@ impl<S: Service<Req>, Req> Future for Passage<S, Req> {
         let rejection = Rejection::new(this.admission.gate.name(), cause, this.admission.busy);
         match rejection.kind() {
             RejectionKind::LeaseLost => tracing::warn!(%rejection, "request aborted"),
-            RejectionKind::Misconfigured => this.admission.log_misconfigured(&rejection),
+            RejectionKind::Misconfigured => this.admission.misconfigured.log(&rejection),
             _ => tracing::debug!(%rejection, "request refused"),
         }
         // Drops the handler, or the request that has waited.

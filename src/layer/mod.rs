@@ -130,6 +130,7 @@ pub mod future;
 mod grpc;
 mod held;
 mod key;
+mod misconfigured;
 mod problem;
 mod rejection;
 mod service;

@@ -29,6 +29,8 @@ pub(super) enum Cause {
     Key(KeyError),
     Lock(LockError),
     Lost(LostReason),
+    /// The layer is set up so that it can't let the request through: what is wrong, and what to do.
+    SetUp(&'static str),
 }
 
 /// What a gate says that is busy, to a request that does not wait.
@@ -60,7 +62,7 @@ pub enum RejectionKind {
     NeverFits,
     /// The request has no usable key.
     NoKey,
-    /// The service is set up so that no request can have a key.
+    /// The service is set up so that such a request can't pass, whatever it brings.
     Misconfigured,
 }
 
@@ -104,6 +106,7 @@ impl Rejection {
     pub fn kind(&self) -> RejectionKind {
         let refusal = match &self.cause {
             Cause::Key(error) if error.is_misconfigured() => return RejectionKind::Misconfigured,
+            Cause::SetUp(_) => return RejectionKind::Misconfigured,
             Cause::Key(_) => return RejectionKind::NoKey,
             Cause::Lost(_) => return RejectionKind::LeaseLost,
             Cause::Lock(LockError::Backend(_)) => return RejectionKind::Unavailable,
@@ -152,7 +155,7 @@ impl Rejection {
             {
                 refusal.retry_after()
             }
-            Cause::Lock(_) | Cause::Key(_) | Cause::Lost(_) => None,
+            Cause::Lock(_) | Cause::Key(_) | Cause::Lost(_) | Cause::SetUp(_) => None,
         };
         Some(whole_seconds(known.unwrap_or_default()))
     }
@@ -161,7 +164,7 @@ impl Rejection {
     pub(super) fn challenge(&self) -> Option<&HeaderValue> {
         match &self.cause {
             Cause::Key(error) => error.challenge(),
-            Cause::Lock(_) | Cause::Lost(_) => None,
+            Cause::Lock(_) | Cause::Lost(_) | Cause::SetUp(_) => None,
         }
     }
 
@@ -171,6 +174,7 @@ impl Rejection {
             Cause::Key(error) => error.into(),
             Cause::Lock(error) => error.into(),
             Cause::Lost(reason) => reason.into(),
+            Cause::SetUp(wrong) => wrong.into(),
         }
     }
 }
@@ -182,6 +186,7 @@ impl fmt::Display for Rejection {
             Cause::Key(error) => error.fmt(f),
             Cause::Lock(error) => error.fmt(f),
             Cause::Lost(reason) => reason.fmt(f),
+            Cause::SetUp(wrong) => f.write_str(wrong),
         }
     }
 }

@@ -20,7 +20,7 @@ use tokio::time::timeout;
 use tower::{Layer, ServiceExt};
 
 use crate::contract::{InMemory, Place};
-use crate::fixture::{Fixture, Pieces, Probe, SEEN, request};
+use crate::fixture::{Fixture, Log, Pieces, Probe, SEEN, request};
 
 const NO_WAIT: Duration = Duration::ZERO;
 
@@ -319,6 +319,23 @@ async fn more_permits_than_there_ever_are_is_the_callers_error_and_not_worth_a_r
         assert_eq!(refused.row(), (400, "never-fits"), "weight {weight}");
         assert_eq!(refused.retry_after, None);
     }
+}
+
+#[tokio::test]
+async fn a_limit_of_zero_is_the_services_own_mistake_and_logged() {
+    let place = InMemory::start();
+    let layer = ConcurrencyLimitLayer::new(place.semaphore(3));
+    let (log, _guard) = Log::start();
+    for weight in [0, 1, 4] {
+        let nobody = Demand::default().weight(weight).limit(0);
+        let refused = refused(layer.clone().demand(move |_| nobody)).await;
+        assert_eq!(refused.row(), (503, "misconfigured"), "weight {weight}");
+        assert_eq!(refused.retry_after, None);
+    }
+    let lines = log.lines();
+    assert_eq!(lines.len(), 1, "{lines:?}");
+    let line = &lines[0];
+    assert!(line.contains("reports") && line.contains("limit of 0"), "{line}");
 }
 
 #[tokio::test]

@@ -11,6 +11,7 @@ mod path_param;
 #[cfg(feature = "axum")]
 mod route;
 mod several;
+mod text;
 
 use http::HeaderValue;
 use http::request::Parts;
