@@ -78,6 +78,8 @@ pub struct Refusal {
     kind: RefusalKind,
     retry_after: Option<Duration>,
     position: Option<u64>,
+    /// Of what never fits, where it is known: how many permits were asked for, and of how many.
+    asked: Option<(u32, u32)>,
 }
 
 impl Refusal {
@@ -86,7 +88,14 @@ impl Refusal {
             kind,
             retry_after: None,
             position: None,
+            asked: None,
         }
+    }
+
+    pub(crate) const fn never_fits(weight: u32, limit: u32) -> Self {
+        let mut refusal = Self::new(RefusalKind::NeverFits);
+        refusal.asked = Some((weight, limit));
+        refusal
     }
 
     pub(crate) const fn with_retry_after(mut self, retry_after: Option<Duration>) -> Self {
@@ -125,9 +134,12 @@ impl fmt::Display for Refusal {
             RefusalKind::Busy => "held by others",
             RefusalKind::QueueFull => "the queue is full",
             RefusalKind::WaitedTooLong => "still held by others when the wait ran out",
-            RefusalKind::NeverFits => "asked for no permit, or for more than there ever are",
+            RefusalKind::NeverFits => "asked for no permit or for more than there ever are",
             RefusalKind::ShuttingDown => "shutting down",
         })?;
+        if let Some((weight, limit)) = self.asked {
+            write!(f, ": {weight} of {limit} permits")?;
+        }
         if let Some(position) = self.position.filter(|&position| position > 0) {
             write!(f, ", {position} waiting in front")?;
         }

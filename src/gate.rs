@@ -7,7 +7,7 @@ use std::time::Duration;
 use tokio::task::coop::consume_budget;
 
 use crate::backend::{Acquire, Backend, Place, Terms, Wait};
-use crate::error::{ConfigError, LockError, Refusal, RefusalKind};
+use crate::error::{ConfigError, LockError, Refusal};
 use crate::key::{Key, Kind, Prefix, Resource};
 use crate::lease::{Lease, LeaseMode};
 use crate::time::Ttl;
@@ -131,7 +131,7 @@ impl Gate {
     pub(crate) fn acquire(&self, weight: u32, limit: Option<u32>, wait: Option<Wait>) -> Acquire {
         let limit = limit.unwrap_or(self.terms.limit);
         if weight == 0 || weight > limit {
-            return Acquire::Ready(Err(Refusal::new(RefusalKind::NeverFits).into()));
+            return Acquire::Ready(Err(Refusal::never_fits(weight, limit).into()));
         }
         let terms = Terms {
             weight,
