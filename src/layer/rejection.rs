@@ -15,8 +15,9 @@ use crate::lease::LostReason;
 /// Why a request was not let through, or not worked on to its end; see
 /// [`on_refusal`](super::MutexLayer::on_refusal).
 ///
-/// Its text is for those who run the service: it names the gate and the cause. What callers are told
-/// is in the answer, which names neither.
+/// Its text is for those who run the service: it names the gate and the cause. Log it, and don't put
+/// it into an answer; for callers there are its kind's [code](RejectionKind::as_str) and
+/// [title](RejectionKind::title).
 #[derive(Debug, Clone)]
 pub struct Rejection {
     gate: Arc<str>,
@@ -67,22 +68,39 @@ pub enum RejectionKind {
 }
 
 impl RejectionKind {
-    /// The end of the problem's `type`, which is part of the public interface, and its title.
-    pub(super) const fn problem(self) -> (&'static str, &'static str) {
+    /// Its code, by which programs know it: `at-capacity`. The problem's `type` ends in it, and it
+    /// stays the same.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
         match self {
-            Self::AtCapacity => ("at-capacity", "Concurrency limit reached"),
-            Self::Locked => ("locked", "Another request is at work on this"),
-            Self::QueueFull => ("queue-full", "Too many requests are waiting"),
-            Self::WaitedTooLong => ("waited-too-long", "The request's turn did not come in time"),
-            Self::LeaseLost => (
-                "lease-lost",
-                "The exclusive right to do this was lost on the way",
-            ),
-            Self::ShuttingDown => ("shutting-down", "This process is shutting down"),
-            Self::Unavailable => ("unavailable", "Temporarily unavailable"),
-            Self::NeverFits => ("never-fits", "The request asks for more than there ever is"),
-            Self::NoKey => ("no-key", "The request has no usable key"),
-            Self::Misconfigured => ("misconfigured", "The service is not set up for this"),
+            Self::AtCapacity => "at-capacity",
+            Self::Locked => "locked",
+            Self::QueueFull => "queue-full",
+            Self::WaitedTooLong => "waited-too-long",
+            Self::LeaseLost => "lease-lost",
+            Self::ShuttingDown => "shutting-down",
+            Self::Unavailable => "unavailable",
+            Self::NeverFits => "never-fits",
+            Self::NoKey => "no-key",
+            Self::Misconfigured => "misconfigured",
+        }
+    }
+
+    /// What callers are told, for people to read: it names no gate and no key. The problem's `title`,
+    /// and the message of a gRPC status.
+    #[must_use]
+    pub const fn title(self) -> &'static str {
+        match self {
+            Self::AtCapacity => "Concurrency limit reached",
+            Self::Locked => "Another request is at work on this",
+            Self::QueueFull => "Too many requests are waiting",
+            Self::WaitedTooLong => "The request's turn did not come in time",
+            Self::LeaseLost => "The exclusive right to do this was lost on the way",
+            Self::ShuttingDown => "This process is shutting down",
+            Self::Unavailable => "Temporarily unavailable",
+            Self::NeverFits => "The request asks for more than there ever is",
+            Self::NoKey => "The request has no usable key",
+            Self::Misconfigured => "The service is not set up for this",
         }
     }
 

@@ -236,6 +236,32 @@ macro_rules! layer_settings {
             /// });
             /// # let _ = layer; }
             /// ```
+            ///
+            /// Change the answer rather than build another: that would lack `Retry-After`,
+            /// `Cache-Control`, `Access-Control-Expose-Headers` and `WWW-Authenticate`. With `grpc()`
+            /// a gRPC caller's answer comes here too; its status is in the headers, and a body is
+            /// nothing to it:
+            ///
+            /// ```
+            /// # fn example(gates: portcullis::Portcullis) {
+            /// use bytes::Bytes;
+            /// use http::HeaderValue;
+            /// use http::header::CONTENT_TYPE;
+            /// # use portcullis::MutexLayer;
+            /// # let layer = MutexLayer::new(gates.mutex("all"));
+            /// let layer = layer.on_refusal(|rejection, answer| {
+            ///     if answer.headers()[CONTENT_TYPE] != "application/problem+json" {
+            ///         return answer;
+            ///     }
+            ///     let (code, title) = (rejection.kind().as_str(), rejection.kind().title());
+            ///     let body = format!(r#"{{"error":{{"code":"{code}","message":"{title}"}}}}"#);
+            ///     let mut answer = answer.map(|_| Bytes::from(body));
+            ///     let json = HeaderValue::from_static("application/json");
+            ///     answer.headers_mut().insert(CONTENT_TYPE, json);
+            ///     answer
+            /// });
+            /// # let _ = layer; }
+            /// ```
             pub fn on_refusal(
                 mut self,
                 on_refusal: impl Fn(&Rejection, Response<Bytes>) -> Response<Bytes>

@@ -335,7 +335,10 @@ async fn a_limit_of_zero_is_the_services_own_mistake_and_logged() {
     let lines = log.lines();
     assert_eq!(lines.len(), 1, "{lines:?}");
     let line = &lines[0];
-    assert!(line.contains("reports") && line.contains("limit of 0"), "{line}");
+    assert!(
+        line.contains("reports") && line.contains("limit of 0"),
+        "{line}"
+    );
 }
 
 #[tokio::test]
@@ -456,6 +459,25 @@ async fn who_is_asked_about_refusals_can_change_the_answer() {
         body.to_bytes()
             .starts_with(b"{\"type\":\"urn:problem-type:portcullis:locked\"")
     );
+}
+
+#[tokio::test]
+async fn an_answer_of_ones_own_is_made_from_a_kinds_code_and_title() {
+    let place = InMemory::start();
+    let _held = place.mutex().lock().await.expect("a free lock");
+    let layer = MutexLayer::new(place.mutex()).max_wait(NO_WAIT);
+    let told = refused(layer.clone()).await;
+    let layer = layer.on_refusal(|rejection, answer| {
+        let kind = rejection.kind();
+        answer.map(|_| Bytes::from(format!("{}: {}", kind.as_str(), kind.title())))
+    });
+    let gated = layer.layer(Probe::answering(Pieces::empty));
+    let answer = gated.oneshot(request()).await.expect("an answer");
+    assert!(answer.headers().contains_key(RETRY_AFTER));
+    let body = answer.into_body().collect().await.expect("a whole body");
+    let problem: serde_json::Value = serde_json::from_str(&told.text).expect("JSON");
+    let title = problem["title"].as_str().expect("a title");
+    assert_eq!(body.to_bytes(), format!("{}: {title}", told.kind));
 }
 
 #[tokio::test]
