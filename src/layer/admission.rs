@@ -25,7 +25,7 @@ use tower_service::Service;
 
 use super::body::OnLoss;
 use super::demand::Demand;
-use super::held::Hold;
+use super::held::{Held, Hold};
 use super::key::{KeyError, MakeKey};
 use super::misconfigured::Misconfigured;
 use super::problem;
@@ -68,10 +68,16 @@ pub(super) struct Admission {
 /// What a request has to wait for.
 pub(super) struct Begun {
     /// `None` if it is exempt.
-    acquire: Result<Option<Acquire>, Cause>,
+    acquire: Result<Option<Asked>, Cause>,
     /// Whether its caller understands gRPC statuses.
     #[cfg(feature = "tonic")]
     grpc: bool,
+}
+
+/// What was asked for, and the key that the request brought, if it did.
+struct Asked {
+    acquire: Acquire,
+    key: Option<Key>,
 }
 
 impl Admission {
@@ -102,7 +108,7 @@ impl Admission {
         self.wait = Wait::at_most(max_wait);
     }
 
-    pub(super) fn set_fixed_key(&mut self, key: &Key) {
+    pub(super) fn set_fixed_key(&mut self, key: Key) {
         self.gate = self.gate.keyed(key);
         self.key = None;
     }
@@ -118,12 +124,15 @@ impl Admission {
                 None if self.speaks_http() => Err(Cause::Key(KeyError::misconfigured(
                     "a layer made `plain()` has no HTTP to read or to answer: give it a fixed key, and no `applies_to`, `demand`, `deadline`, `on_refusal` or `grpc`",
                 ))),
-                None => Ok(Some(self.gate.acquire(1, None, Some(self.wait)))),
+                None => Ok(Some(Asked {
+                    acquire: self.gate.acquire(1, None, Some(self.wait)),
+                    key: None,
+                })),
             },
         }
     }
 
-    fn acquire(&self, head: &mut Parts) -> Result<Option<Acquire>, Cause> {
+    fn acquire(&self, head: &mut Parts) -> Result<Option<Asked>, Cause> {
         if self
             .applies_to
             .as_ref()
@@ -131,13 +140,20 @@ impl Admission {
         {
             return Ok(None);
         }
-        let key = match &self.key {
+        let keyed = match &self.key {
             Some(make_key) => match make_key.make_key(head).map_err(Cause::Key)? {
-                Some(key) => Some(key),
+                Some(key) => Some(self.gate.keyed(key)),
                 None => return Ok(None),
             },
             None => None,
         };
+        let gate = keyed.as_ref().unwrap_or(&self.gate);
+        if gate.is_mutex() && Held::of(head).is_some_and(|held| held.is_at(gate)) {
+            return Err(Cause::SetUp(
+                "the request holds this lock already, and would wait for itself; put the layer on \
+                 its way once",
+            ));
+        }
         let Demand { weight, limit } = match &self.demand {
             Some(demand) => demand(head),
             None => Demand::default(),
@@ -148,10 +164,9 @@ impl Admission {
                 "`demand` gives a limit of 0; refuse such requests before they come to the gate",
             ));
         }
-        let wait = Some(self.wait_of(head));
-        Ok(Some(match key {
-            Some(key) => self.gate.keyed(&key).acquire(weight, limit, wait),
-            None => self.gate.acquire(weight, limit, wait),
+        Ok(Some(Asked {
+            acquire: gate.acquire(weight, limit, Some(self.wait_of(head))),
+            key: keyed.and_then(Gate::into_key),
         }))
     }
 
@@ -230,6 +245,7 @@ enum Step<S: Service<Req>, Req> {
     Refused(Option<Cause>),
     Waiting {
         acquire: Acquire,
+        key: Option<Key>,
         ready: Option<(S, Req)>,
         extensions: ExtensionsOf<Req>,
     },
@@ -246,13 +262,14 @@ impl<S: Service<Req>, Req> Step<S, Req> {
     /// Hands `request` to `ready`, with the lease to be seen in it.
     fn work(
         admission: &Admission,
+        key: Option<Key>,
         lease: Lease,
         ready: &mut S,
         mut request: Req,
         extensions: ExtensionsOf<Req>,
     ) -> Self {
-        let (gate, on_lost) = (admission.gate.name(), admission.on_lost);
-        let hold = Hold::new(gate, lease, on_lost, extensions(&mut request));
+        let gate = || admission.gate.identity(key);
+        let hold = Hold::new(gate, lease, admission.on_lost, extensions(&mut request));
         Self::Working {
             response: ready.call(request),
             hold: Some(hold),
@@ -281,15 +298,20 @@ impl<S: Service<Req> + Clone, Req> Passage<S, Req> {
     ) -> Self {
         let step = match begun.acquire {
             // As most are in memory, which spares them the clone.
-            Ok(Some(Acquire::Ready(Ok(lease)))) => {
-                Step::work(admission, lease, ready, request, extensions)
-            }
-            Ok(Some(Acquire::Ready(Err(error)))) => Step::refuse(Cause::Lock(error), ready),
-            Ok(Some(acquire)) => {
+            Ok(Some(Asked {
+                acquire: Acquire::Ready(Ok(lease)),
+                key,
+            })) => Step::work(admission, key, lease, ready, request, extensions),
+            Ok(Some(Asked {
+                acquire: Acquire::Ready(Err(error)),
+                ..
+            })) => Step::refuse(Cause::Lock(error), ready),
+            Ok(Some(Asked { acquire, key })) => {
                 // The clone may not be ready, so it is the one that stays.
                 let unready = ready.clone();
                 Step::Waiting {
                     acquire,
+                    key,
                     ready: Some((mem::replace(ready, unready), request)),
                     extensions,
                 }
@@ -356,6 +378,7 @@ impl<S: Service<Req>, Req> Future for Passage<S, Req> {
                 StepProjection::Refused(cause) => break cause.take().expect("told once"),
                 StepProjection::Waiting {
                     acquire,
+                    key,
                     ready,
                     extensions,
                 } => {
@@ -364,9 +387,10 @@ impl<S: Service<Req>, Req> Future for Passage<S, Req> {
                         Err(error) => break Cause::Lock(error),
                     };
                     let (mut service, request) = ready.take().expect("an acquire ends once");
-                    let extensions = *extensions;
+                    let (key, extensions) = (key.take(), *extensions);
                     step.set(Step::work(
                         this.admission,
+                        key,
                         lease,
                         &mut service,
                         request,

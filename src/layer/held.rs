@@ -8,8 +8,10 @@ use std::sync::{Arc, OnceLock, Weak};
 use std::task::{Context, Poll};
 
 use http::Extensions;
+use http::request::Parts;
 
 use super::settings::OnLost;
+use crate::gate::{Gate, Identity};
 use crate::lease::{Lease, LeaseView, Lost, LostReason};
 
 /// The owner of a request's lease, beside those who [keep](Held::keep) it; the last one to go gives
@@ -25,9 +27,9 @@ pub(super) struct Hold {
 }
 
 impl Hold {
-    /// Shows the lease of the gate of this name in the request's `extensions`, if it has some.
+    /// Shows the lease of this gate in the request's `extensions`, if it has some.
     pub(super) fn new(
-        gate: &Arc<str>,
+        gate: impl FnOnce() -> Identity,
         lease: Lease,
         on_lost: OnLost,
         extensions: Option<&mut Extensions>,
@@ -35,7 +37,7 @@ impl Hold {
         let lease = Arc::new(lease);
         let shown = extensions.map(|extensions| {
             let shown = Arc::new(Shown {
-                gate: Arc::clone(gate),
+                gate: gate(),
                 lease: Arc::downgrade(&lease),
                 view: OnceLock::new(),
                 outer: extensions.get().cloned().unwrap_or_default(),
@@ -102,7 +104,7 @@ impl fmt::Debug for Hold {
 
 /// What is seen of one lease of a request, also after its end.
 struct Shown {
-    gate: Arc<str>,
+    gate: Identity,
     lease: Weak<Lease>,
     /// Made when somebody first looks; when the request ends at the latest, if then somebody is left
     /// who may look. Most requests end without.
@@ -124,7 +126,7 @@ impl Shown {
 impl fmt::Debug for Shown {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("Shown")
-            .field(&self.gate)
+            .field(self.gate.name())
             .field(&self.view())
             .finish()
     }
@@ -158,13 +160,30 @@ pub struct Held(
 );
 
 impl Held {
+    /// What a request holds when it comes to a gate; `None` where it passed none.
+    pub(super) fn of(head: &Parts) -> Option<&Self> {
+        head.extensions.get()
+    }
+
+    /// Whether a lease of `gate` is among them, and has not ended.
+    pub(super) fn is_at(&self, gate: &Gate) -> bool {
+        let mut leases = self.leases().filter(|shown| gate.is(&shown.gate));
+        leases.any(|shown| {
+            let lease = shown.lease.upgrade();
+            lease.is_some_and(|lease| lease.state().is_held())
+        })
+    }
+
     /// From the inside out.
     fn leases(&self) -> impl Iterator<Item = &Arc<Shown>> {
         iter::successors(self.0.as_ref(), |shown| shown.outer.0.as_ref())
     }
 
     fn not_passed(&self, gate: &str) -> NotHeld {
-        let mut passed: Vec<_> = self.leases().map(|s| format!("`{}`", s.gate)).collect();
+        let mut passed: Vec<_> = self
+            .leases()
+            .map(|s| format!("`{}`", s.gate.name()))
+            .collect();
         passed.reverse();
         let passed = if passed.is_empty() {
             "no gate".into()
@@ -182,7 +201,7 @@ impl Held {
     ///
     /// If the request passed no such gate, or was exempt from it.
     pub fn lease(&self, gate: &str) -> Result<LeaseView, NotHeld> {
-        let found = self.leases().find(|shown| &*shown.gate == gate);
+        let found = self.leases().find(|shown| **shown.gate.name() == *gate);
         found
             .and_then(|shown| shown.view().cloned())
             .ok_or_else(|| self.not_passed(gate))
@@ -218,7 +237,7 @@ impl Held {
         }
         let owner = |shown: &Arc<Shown>| {
             let owner = shown.lease.upgrade();
-            owner.ok_or_else(|| NotHeld(Absence::GivenBack((*shown.gate).into())))
+            owner.ok_or_else(|| NotHeld(Absence::GivenBack((**shown.gate.name()).into())))
         };
         let owners = self.leases().map(owner).collect::<Result<_, _>>()?;
         Ok(Kept {
@@ -333,7 +352,8 @@ mod tests {
 
     async fn hold(lock: &Mutex, extensions: &mut Extensions) -> Hold {
         let lease = lock.gate.enter(1, None).await.expect("a free lock");
-        Hold::new(lock.gate.name(), lease, OnLost::Abort, Some(extensions))
+        let gate = || lock.gate.identity(None);
+        Hold::new(gate, lease, OnLost::Abort, Some(extensions))
     }
 
     fn held(extensions: &Extensions) -> Held {

@@ -308,7 +308,7 @@ macro_rules! layer_settings {
         impl $layer<Plain> {
             /// Sets which of the gate's siblings every request has to pass.
             pub fn key(mut self, key: impl Into<Key>) -> Self {
-                self.admission.set_fixed_key(&key.into());
+                self.admission.set_fixed_key(key.into());
                 self
             }
         }
