@@ -31,8 +31,8 @@ impl Demand {
     ///
     /// It is judged by that against what all hold of the same key; so a limit that differs from
     /// caller to caller belongs with a key that does. A limit of 0 lets nobody in, which is no
-    /// caller's fault: such a request is answered with 503 (`misconfigured`), and it is logged. Send
-    /// those who may not come away before the gate.
+    /// caller's fault: such a request is answered with 503 (`misconfigured`), and it is logged.
+    /// Send those who may not come away before the gate.
     pub const fn limit(mut self, permits: u32) -> Self {
         self.limit = Some(permits);
         self

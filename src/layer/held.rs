@@ -135,9 +135,9 @@ impl fmt::Debug for Shown {
 /// What a request holds: one lease of each gate that it has passed on its way.
 ///
 /// An extractor for axum's handlers: **that needs the feature `axum`**. Every gate puts it into the
-/// request's extensions, with the leases of those further out; it is empty where no gate was passed.
-/// It only looks: its clones, wherever they are kept, do not hold. To hold beyond the answer, for an upgraded
-/// connection or a spawned job, see [`keep`](Self::keep).
+/// request's extensions, with the leases of those further out; it is empty where no gate was
+/// passed. It only looks: its clones, wherever they are kept, do not hold. To hold beyond the
+/// answer, for an upgraded connection or a spawned job, see [`keep`](Self::keep).
 ///
 /// # Examples
 ///
@@ -182,7 +182,7 @@ impl Held {
     fn not_passed(&self, gate: &str) -> NotHeld {
         let mut passed: Vec<_> = self
             .leases()
-            .map(|s| format!("`{}`", s.gate.name()))
+            .map(|shown| format!("`{}`", shown.gate.name()))
             .collect();
         passed.reverse();
         let passed = if passed.is_empty() {

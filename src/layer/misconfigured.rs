@@ -5,8 +5,8 @@ use std::sync::{Mutex, PoisonError};
 
 use super::rejection::Rejection;
 
-/// So many causes are logged. A set-up has fewer; a text that a request has a part in could fill the
-/// log and the memory.
+/// So many causes are logged. A set-up has fewer; a text that a request has a part in could fill
+/// the log and the memory.
 const MOST: usize = 16;
 
 /// The causes that a layer has logged.

@@ -15,8 +15,8 @@ use crate::lease::LostReason;
 /// Why a request was not let through, or not worked on to its end; see
 /// [`on_refusal`](super::MutexLayer::on_refusal).
 ///
-/// Its text is for those who run the service: it names the gate and the cause. Log it, and don't put
-/// it into an answer; for callers there are its kind's [code](RejectionKind::as_str) and
+/// Its text is for those who run the service: it names the gate and the cause. Log it, and don't
+/// put it into an answer; for callers there are its kind's [code](RejectionKind::as_str) and
 /// [title](RejectionKind::title).
 #[derive(Debug, Clone)]
 pub struct Rejection {
@@ -86,8 +86,8 @@ impl RejectionKind {
         }
     }
 
-    /// What callers are told, for people to read: it names no gate and no key. The problem's `title`,
-    /// and the message of a gRPC status.
+    /// What callers are told, for people to read: it names no gate and no key. The problem's
+    /// `title`, and the message of a gRPC status.
     #[must_use]
     pub const fn title(self) -> &'static str {
         match self {

@@ -61,8 +61,8 @@ impl KeyError {
     }
 
     /// The service is set up so that such a request can't have a key, whatever it brings: 503. The
-    /// text is for those who run it, and says what to do; it is logged once, at level error. Of texts
-    /// that differ from request to request, 16 are.
+    /// text is for those who run it, and says what to do; it is logged once, at level error. Of
+    /// texts that differ from request to request, 16 are.
     #[must_use]
     pub fn misconfigured(remedy: impl Into<Cow<'static, str>>) -> Self {
         Self(Cause::Misconfigured {

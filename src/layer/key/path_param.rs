@@ -17,8 +17,8 @@ const NO_ROUTE: &str = "no route was matched, as on a fallback or outside of a r
 /// Makes a key of the path parameter of this name: `path_param("id")` for `/accounts/{id}`.
 ///
 /// It is decoded as a handler's own `Path` is: `/accounts/7` and `/accounts/%37` make one key. Text
-/// is compared as it stands, so `7` and `07` differ even where the handler reads a number. It takes 1
-/// to 256 bytes: a request with an empty or a longer one is refused with 400.
+/// is compared as it stands, so `7` and `07` differ even where the handler reads a number. It takes
+/// 1 to 256 bytes: a request with an empty or a longer one is refused with 400.
 ///
 /// A route without such a parameter is set up wrongly, and `Router::layer` also sees requests that
 /// took no route at all, whose answer would be a 404: both are answered with 503, and what to do is
@@ -35,7 +35,8 @@ const NO_ROUTE: &str = "no route was matched, as on a fallback or outside of a r
 ///
 /// # fn example(gates: portcullis::Portcullis) -> Router {
 /// let one_per_account = MutexLayer::new(gates.mutex("withdraw")).key(path_param("id"));
-/// Router::new().route("/accounts/{id}/withdraw", post(async || "done").route_layer(one_per_account))
+/// let withdraw = post(async || "done").route_layer(one_per_account);
+/// Router::new().route("/accounts/{id}/withdraw", withdraw)
 /// # }
 /// ```
 pub const fn path_param(name: &'static str) -> PathParamKey {

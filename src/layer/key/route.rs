@@ -14,9 +14,10 @@ use crate::key::Key;
 /// both. Methods that HTTP itself does not define count as one: where a handler takes
 /// any method, the caller would else choose among as many gates as it likes.
 ///
-/// Use it with `Router::route_layer`, or on handlers. `Router::layer` covers the fallback too, and so
-/// callers that ask for what is not there: a request that took no route is answered with 503 instead
-/// of 404, and what to do is logged. With [`optional`](super::MakeKey::optional) it passes ungated.
+/// Use it with `Router::route_layer`, or on handlers. `Router::layer` covers the fallback too, and
+/// so callers that ask for what is not there: a request that took no route is answered with 503
+/// instead of 404, and what to do is logged. With [`optional`](super::MakeKey::optional) it passes
+/// ungated.
 ///
 /// # Examples
 ///
