@@ -7,8 +7,10 @@ use std::sync::{Arc, OnceLock, Weak};
 use std::task::{Context, Poll};
 
 use http::Extensions;
+use http::request::Parts;
 
 use super::settings::OnLost;
+use crate::gate::{Gate, Identity};
 use crate::lease::{Lease, LeaseView, Lost, LostReason};
 
 /// The owner of a request's lease, beside those who [keep](Held::keep) it; the last one to go gives
@@ -24,9 +26,9 @@ pub(super) struct Hold {
 }
 
 impl Hold {
-    /// Shows the lease of the gate of this name in the request's `extensions`, if it has some.
+    /// Shows the lease of this gate in the request's `extensions`, if it has some.
     pub(super) fn new(
-        gate: &Arc<str>,
+        gate: impl FnOnce() -> Identity,
         lease: Lease,
         on_lost: OnLost,
         extensions: Option<&mut Extensions>,
@@ -34,7 +36,7 @@ impl Hold {
         let lease = Arc::new(lease);
         let shown = extensions.map(|extensions| {
             let shown = Arc::new(Shown {
-                gate: Arc::clone(gate),
+                gate: gate(),
                 lease: Arc::downgrade(&lease),
                 view: OnceLock::new(),
             });
@@ -113,7 +115,7 @@ impl fmt::Debug for Hold {
 
 /// What is seen of one lease of a request, also after its end.
 struct Shown {
-    gate: Arc<str>,
+    gate: Identity,
     lease: Weak<Lease>,
     /// Made when somebody first looks; when the request ends at the latest, if then somebody is left
     /// who may look. Most requests end without.
@@ -133,7 +135,7 @@ impl Shown {
 impl fmt::Debug for Shown {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("Shown")
-            .field(&self.gate)
+            .field(self.gate.name())
             .field(&self.view())
             .finish()
     }
@@ -141,10 +143,10 @@ impl fmt::Debug for Shown {
 
 /// What a request holds: one lease of each gate that it has passed on its way.
 ///
-/// Every gate puts it into the request's extensions, with the leases of those further out. With the
-/// feature `axum` it is an extractor too, and empty where no gate was passed. It only looks: its
-/// clones, wherever they are kept, do not hold. To hold beyond the answer, for an upgraded
-/// connection or a spawned job, see [`keep`](Self::keep).
+/// An extractor for axum's handlers: **that needs the feature `axum`**. Every gate puts it into the
+/// request's extensions, with the leases of those further out; it is empty where no gate was
+/// passed. It only looks: its clones, wherever they are kept, do not hold. To hold beyond the
+/// answer, for an upgraded connection or a spawned job, see [`keep`](Self::keep).
 ///
 /// # Examples
 ///
@@ -169,6 +171,20 @@ pub struct Held {
 }
 
 impl Held {
+    /// What a request holds when it comes to a gate; `None` where it passed none.
+    pub(super) fn of(head: &Parts) -> Option<&Self> {
+        head.extensions.get()
+    }
+
+    /// Whether a lease of `gate` is among them, and has not ended.
+    pub(super) fn is_at(&self, gate: &Gate) -> bool {
+        let mut leases = self.leases().filter(|shown| gate.is(&shown.gate));
+        leases.any(|shown| {
+            let lease = shown.lease.upgrade();
+            lease.is_some_and(|lease| lease.state().is_held())
+        })
+    }
+
     /// From the inside out.
     fn leases(&self) -> impl Iterator<Item = &Arc<Shown>> {
         self.innermost.iter().chain(&self.outer)
@@ -182,13 +198,19 @@ impl Held {
         living.cloned().collect()
     }
 
-    fn not_held(&self, gate: &str) -> NotHeld {
-        let mut passed: Vec<&str> = self.leases().map(|shown| &*shown.gate).collect();
+    fn not_passed(&self, gate: &str) -> NotHeld {
+        let mut passed: Vec<_> = self
+            .leases()
+            .map(|shown| format!("`{}`", shown.gate.name()))
+            .collect();
         passed.reverse();
-        NotHeld {
-            gate: gate.into(),
-            passed: passed.join("`, `").into(),
-        }
+        let passed = if passed.is_empty() {
+            "no gate".into()
+        } else {
+            format!("only {}", passed.join(", ")).into()
+        };
+        let gate = gate.into();
+        NotHeld(Absence::NotPassed { gate, passed })
     }
 
     /// The lease of the gate with this name: what [`Portcullis::mutex`](crate::Portcullis::mutex)
@@ -198,10 +220,10 @@ impl Held {
     ///
     /// If the request passed no such gate, or was exempt from it.
     pub fn lease(&self, gate: &str) -> Result<LeaseView, NotHeld> {
-        let found = self.leases().find(|shown| &*shown.gate == gate);
+        let found = self.leases().find(|shown| **shown.gate.name() == *gate);
         found
             .and_then(|shown| shown.view().cloned())
-            .ok_or_else(|| self.not_held(gate))
+            .ok_or_else(|| self.not_passed(gate))
     }
 
     /// Becomes an owner of all that the request holds, beyond its answer, until the result is
@@ -230,11 +252,11 @@ impl Held {
     /// ```
     pub fn keep(&self) -> Result<Kept, NotHeld> {
         if self.innermost.is_none() {
-            return Err(self.not_held("any"));
+            return Err(NotHeld(Absence::Nothing));
         }
         let owner = |shown: &Arc<Shown>| {
             let owner = shown.lease.upgrade();
-            owner.ok_or_else(|| self.not_held(&shown.gate))
+            owner.ok_or_else(|| NotHeld(Absence::GivenBack((**shown.gate.name()).into())))
         };
         let owners = self.leases().map(owner).collect::<Result<_, _>>()?;
         Ok(Kept {
@@ -285,10 +307,17 @@ impl fmt::Debug for Kept {
 /// With the feature `axum`, a handler that returns it answers 500: the route is not set up as its
 /// handler expects.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("the request holds no lease of the gate `{gate}`; the gates that it passed: `{passed}`")]
-pub struct NotHeld {
-    gate: Box<str>,
-    passed: Box<str>,
+#[error(transparent)]
+pub struct NotHeld(Absence);
+
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+enum Absence {
+    #[error("the request holds no lease of the gate `{gate}`: it passed {passed}")]
+    NotPassed { gate: Box<str>, passed: Box<str> },
+    #[error("the request holds nothing to keep: it passed no gate")]
+    Nothing,
+    #[error("the request has given back its lease of the gate `{0}` already")]
+    GivenBack(Box<str>),
 }
 
 #[cfg(feature = "axum")]
@@ -342,7 +371,8 @@ mod tests {
 
     async fn hold(lock: &Mutex, extensions: &mut Extensions) -> Hold {
         let lease = lock.gate.enter(1, None).await.expect("a free lock");
-        Hold::new(lock.gate.name(), lease, OnLost::Abort, Some(extensions))
+        let gate = || lock.gate.identity(None);
+        Hold::new(gate, lease, OnLost::Abort, Some(extensions))
     }
 
     fn held(extensions: &Extensions) -> Held {
@@ -433,8 +463,8 @@ mod tests {
         let mut holds = Vec::new();
         for _ in 0..3_000 {
             let lease = permits.gate.enter(1, None).await.expect("a free permit");
-            let name = permits.gate.name();
-            let hold = Hold::new(name, lease, OnLost::Continue, Some(&mut extensions));
+            let gate = || permits.gate.identity(None);
+            let hold = Hold::new(gate, lease, OnLost::Continue, Some(&mut extensions));
             holds.push(hold);
         }
         assert_eq!(held(&extensions).leases().count(), holds.len());
