@@ -1,5 +1,6 @@
 //! Calls to another service, of which only so many are under way at once: by this process, or with
-//! `REDIS_URL` by all that share the server. And jobs, which are not HTTP at all, likewise.
+//! `REDIS_URL` by all that share the server. And jobs, which are not HTTP at all, likewise. The
+//! client is hyper's; for reqwest's see [`MutexLayer::plain`](portcullis::MutexLayer::plain).
 //!
 //! ```sh
 //! cargo run --example outbound_client

@@ -111,7 +111,8 @@ async fn serve() -> Result<(), BoxError> {
     }
     // First the server takes no more connections. Then streams that would never end are ended: a
     // service's own, here those of who watches. The gates' shutdown waits for these, and tells who
-    // waits for a permit to try again, which is to say elsewhere. At last the answers go out.
+    // waits for a permit to try again, which is to say elsewhere. A call that is not done by then
+    // goes on without its permit, which is given back. At last the answers go out.
     let _ = end.send(());
     let mut reporter = reporter;
     let all = "";
@@ -121,7 +122,10 @@ async fn serve() -> Result<(), BoxError> {
     reporter.clear_service_status(all).await;
     let report = gates.shutdown(GRACE).await;
     if report.abandoned > 0 {
-        eprintln!("{} calls did not end in time", report.abandoned);
+        eprintln!(
+            "{} permits could not be given back; they are free when their TTL is over",
+            report.abandoned
+        );
     }
     // A client that keeps its connection does not keep us.
     if let Ok(served) = timeout(GRACE, serving).await {

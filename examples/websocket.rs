@@ -83,7 +83,7 @@ async fn main() -> Result<(), BoxError> {
 
     let end = CancellationToken::new();
     let app = Router::new()
-        .route("/echo", get(open).layer(gate))
+        .route("/echo", get(open).route_layer(gate))
         .with_state(end.clone());
     let listener = TcpListener::bind(("127.0.0.1", setting("PORT", 3000)?)).await?;
     println!("listening on http://{}", listener.local_addr()?);

@@ -78,6 +78,8 @@ pub struct Refusal {
     kind: RefusalKind,
     retry_after: Option<Duration>,
     position: Option<u64>,
+    /// Of what never fits, where it is known: how many permits were asked for, and of how many.
+    asked: Option<(u32, u32)>,
 }
 
 impl Refusal {
@@ -86,7 +88,14 @@ impl Refusal {
             kind,
             retry_after: None,
             position: None,
+            asked: None,
         }
+    }
+
+    pub(crate) const fn never_fits(weight: u32, limit: u32) -> Self {
+        let mut refusal = Self::new(RefusalKind::NeverFits);
+        refusal.asked = Some((weight, limit));
+        refusal
     }
 
     pub(crate) const fn with_retry_after(mut self, retry_after: Option<Duration>) -> Self {
@@ -125,10 +134,13 @@ impl fmt::Display for Refusal {
             RefusalKind::Busy => "held by others",
             RefusalKind::QueueFull => "the queue is full",
             RefusalKind::WaitedTooLong => "still held by others when the wait ran out",
-            RefusalKind::NeverFits => "asked for no permit, or for more than there ever are",
+            RefusalKind::NeverFits => "asked for no permit or for more than there ever are",
             RefusalKind::ShuttingDown => "shutting down",
         })?;
-        if let Some(position) = self.position {
+        if let Some((weight, limit)) = self.asked {
+            write!(f, ": {weight} of {limit} permits")?;
+        }
+        if let Some(position) = self.position.filter(|&position| position > 0) {
             write!(f, ", {position} waiting in front")?;
         }
         if let Some(retry_after) = self.retry_after {
@@ -225,5 +237,19 @@ impl fmt::Debug for BackendError {
 impl Error for BackendError {
     fn source(&self) -> Option<&(dyn Error + 'static)> {
         self.0.source.as_ref().map(|source| source as _)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nobody_in_front_is_not_told_of() {
+        let refusal = Refusal::new(RefusalKind::WaitedTooLong);
+        let text = refusal.clone().with_position(Some(0)).to_string();
+        assert_eq!(text, refusal.to_string());
+        let text = refusal.with_position(Some(2)).to_string();
+        assert!(text.ends_with(", 2 waiting in front"), "{text}");
     }
 }

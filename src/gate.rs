@@ -7,7 +7,7 @@ use std::time::Duration;
 use tokio::task::coop::consume_budget;
 
 use crate::backend::{Acquire, Backend, Place, Terms, Wait};
-use crate::error::{ConfigError, LockError, Refusal, RefusalKind};
+use crate::error::{ConfigError, LockError, Refusal};
 use crate::key::{Key, Kind, Prefix, Resource};
 use crate::lease::{Lease, LeaseMode};
 use crate::time::Ttl;
@@ -20,15 +20,40 @@ pub(crate) struct Gate {
     backend: Arc<dyn Backend>,
     prefix: Prefix,
     origin: Origin,
+    /// Which of its siblings it is.
+    key: Option<Key>,
     place: Arc<dyn Place>,
     terms: Terms,
 }
 
 /// What the place's name is made from.
-#[derive(Clone)]
+#[derive(Clone, PartialEq, Eq)]
 enum Origin {
     Named(Kind, Arc<str>),
     Exact(Arc<str>),
+}
+
+impl Origin {
+    fn name(&self) -> &Arc<str> {
+        match self {
+            Self::Named(_, name) | Self::Exact(name) => name,
+        }
+    }
+}
+
+/// Tells a gate from others, without keeping its handle alive.
+pub(crate) struct Identity {
+    /// Where it lives. Means something only while the backend does, as during a lease of it.
+    backend: usize,
+    origin: Origin,
+    key: Option<Key>,
+}
+
+impl Identity {
+    /// As [`Gate::name`].
+    pub(crate) fn name(&self) -> &Arc<str> {
+        self.origin.name()
+    }
 }
 
 impl Gate {
@@ -70,20 +95,55 @@ impl Gate {
             backend,
             prefix,
             origin,
+            key: None,
             place,
             terms,
         }
     }
 
-    pub(crate) fn keyed(&self, key: &Key) -> Self {
+    pub(crate) fn keyed(&self, key: Key) -> Self {
         let resource = match &self.origin {
-            Origin::Named(kind, name) => Resource::named(&self.prefix, *kind, name, Some(key)),
+            Origin::Named(kind, name) => Resource::named(&self.prefix, *kind, name, Some(&key)),
             Origin::Exact(start) => Resource::exact(&self.prefix, &format!("{start}:{key}"), start),
         };
         Self {
             place: self.backend.place(resource),
+            key: Some(key),
             ..self.clone()
         }
+    }
+
+    /// Whether it is a lock, which has no room for two of one request.
+    pub(crate) const fn is_mutex(&self) -> bool {
+        matches!(
+            self.origin,
+            Origin::Named(Kind::Mutex, _) | Origin::Exact(_)
+        )
+    }
+
+    /// Of this gate, or of its sibling by `key`.
+    pub(crate) fn identity(&self, key: Option<Key>) -> Identity {
+        Identity {
+            backend: self.backend_address(),
+            origin: self.origin.clone(),
+            key: key.or_else(|| self.key.clone()),
+        }
+    }
+
+    /// Whether `other` is the identity of this gate.
+    pub(crate) fn is(&self, other: &Identity) -> bool {
+        self.backend_address() == other.backend
+            && self.origin == other.origin
+            && self.key == other.key
+    }
+
+    fn backend_address(&self) -> usize {
+        Arc::as_ptr(&self.backend).addr()
+    }
+
+    /// Which of its siblings it was.
+    pub(crate) fn into_key(self) -> Option<Key> {
+        self.key
     }
 
     pub(crate) fn ttl(mut self, ttl: Duration) -> Result<Self, ConfigError> {
@@ -108,9 +168,7 @@ impl Gate {
 
     /// As errors, traces and [`Held`](crate::Held) name it.
     pub(crate) fn name(&self) -> &Arc<str> {
-        match &self.origin {
-            Origin::Named(_, name) | Origin::Exact(name) => name,
-        }
+        self.origin.name()
     }
 
     pub(crate) fn wait(&self) -> Wait {
@@ -131,7 +189,7 @@ impl Gate {
     pub(crate) fn acquire(&self, weight: u32, limit: Option<u32>, wait: Option<Wait>) -> Acquire {
         let limit = limit.unwrap_or(self.terms.limit);
         if weight == 0 || weight > limit {
-            return Acquire::Ready(Err(Refusal::new(RefusalKind::NeverFits).into()));
+            return Acquire::Ready(Err(Refusal::never_fits(weight, limit).into()));
         }
         let terms = Terms {
             weight,

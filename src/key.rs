@@ -164,14 +164,19 @@ key_from_several!(A B C D E F);
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) enum Kind {
     Mutex,
+    /// A mutex under a key that others know too.
+    Exact,
     Semaphore,
 }
 
 impl Kind {
+    pub(crate) const ALL: [Self; 3] = [Self::Mutex, Self::Exact, Self::Semaphore];
+
     /// Of the main key; side keys put their own letter behind it.
     const fn letter(self) -> char {
         match self {
             Self::Mutex => 'm',
+            Self::Exact => 'x',
             Self::Semaphore => 's',
         }
     }
@@ -333,10 +338,13 @@ impl Prefix {
 pub(crate) struct Resource {
     pub(crate) kind: Kind,
     pub(crate) tag: Tag,
-    /// All but the roster's, joined: see `main`, `queue`, `records`.
+    /// All but those of the tag, joined: see `main`, `queue`, `records`.
     keys: Box<str>,
     ends: [usize; 2],
+    /// Of all gates with this tag: who lives and who has ended.
     pub(crate) roster: Box<str>,
+    /// Of all gates with this tag: the number drawn last.
+    pub(crate) clock: Box<str>,
     /// The channel on which other clients of an exact key tell of releases.
     pub(crate) released: Option<Box<str>>,
     /// The gate as errors and traces name it: never the part that a request brought.
@@ -369,11 +377,12 @@ impl Resource {
     /// one.
     pub(crate) fn exact(prefix: &Prefix, key: &str, gate: &Arc<str>) -> Self {
         let tag = Tag::of_key(key);
-        let start = format!("{}:{{{}}}:x", prefix.0, tag.text());
+        let kind = Kind::Exact;
+        let start = format!("{}:{{{}}}:{}", prefix.0, tag.text(), kind.letter());
         let released = Some(format!("{key}:released").into_boxed_str());
         Self::place(
             prefix,
-            Kind::Mutex,
+            kind,
             tag,
             key,
             &start,
@@ -404,6 +413,7 @@ impl Resource {
             keys: format!("{main}{start}q:{path}{start}r:{path}").into_boxed_str(),
             ends: [main.len(), queue_end],
             roster: format!("{}:{{{}}}:roster", prefix.0, tag.text()).into_boxed_str(),
+            clock: format!("{}:{{{}}}:clock", prefix.0, tag.text()).into_boxed_str(),
             released,
             gate,
         }
@@ -552,12 +562,13 @@ mod tests {
         Tag::of_key(key).0
     }
 
-    fn keys(resource: &Resource) -> [&str; 4] {
+    fn keys(resource: &Resource) -> [&str; 5] {
         [
             resource.main(),
             resource.queue(),
             resource.records(),
             &resource.roster,
+            &resource.clock,
         ]
     }
 

@@ -152,9 +152,14 @@ impl Builder {
     pub fn url(mut self, server: impl redis::IntoConnectionInfo) -> Self {
         match server.into_connection_info() {
             Ok(info) => self.origin = Some(Origin::Server(info)),
-            // The cause may quote the URL, and with it a password.
-            Err(_) => {
-                let problem = "not a redis:// or unix:// address with a port and a database number (TLS is not supported yet)";
+            // The cause may quote the URL, and with it a password: only what it is about is told.
+            Err(error) => {
+                let problem = if error.to_string().contains("TLS") {
+                    "TLS (rediss://) is not supported yet; take a redis:// or unix:// address"
+                } else {
+                    "not the address of a server, such as redis://127.0.0.1:6379/0 or \
+                     unix:///run/redis/redis.sock"
+                };
                 self.url_error = Some(ConfigError::new("url", problem));
             }
         }
@@ -234,5 +239,33 @@ impl fmt::Debug for Builder {
             .field("prefix", &self.prefix)
             .field("settings", &self.settings)
             .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn problem(url: &str) -> String {
+        let built = Portcullis::builder().url(url).build();
+        built.expect_err("no address of a server").to_string()
+    }
+
+    #[test]
+    fn what_is_no_address_is_told_what_one_looks_like_and_only_tls_hears_of_tls() {
+        for url in [
+            "",
+            "localhost:6379",
+            "http://127.0.0.1/",
+            "redis://",
+            "redis://127.0.0.1/a",
+        ] {
+            let problem = problem(url);
+            assert!(problem.contains("redis://127.0.0.1:6379/0"), "{problem}");
+            assert!(!problem.contains("TLS"), "{problem}");
+        }
+        for url in ["rediss://127.0.0.1/", "valkeys://127.0.0.1/"] {
+            assert!(problem(url).contains("TLS"), "{}", problem(url));
+        }
     }
 }

@@ -30,7 +30,7 @@
 //!     let one_at_a_time = MutexLayer::new(gates.mutex("report"));
 //!     let one_at_a_time = one_at_a_time.max_wait(Duration::from_secs(5));
 //!     let report = async || sleep(Duration::from_secs(60)).await;
-//!     Router::new().route("/report", post(report).layer(one_at_a_time))
+//!     Router::new().route("/report", post(report).route_layer(one_at_a_time))
 //! }
 //!
 //! async fn ask(app: Router) -> StatusCode {

@@ -11,14 +11,28 @@ mod common;
 mod leftovers;
 mod support;
 
+use std::convert::Infallible;
 use std::error::Error;
 use std::fmt::Debug;
+use std::future::pending;
 use std::io;
+use std::sync::mpsc;
 use std::sync::{Arc, LazyLock, Mutex as StdMutex, PoisonError};
+use std::thread;
 use std::time::Duration;
 
+use axum::body::Body;
+use futures_util::FutureExt;
+use futures_util::future::join_all;
+use http::{Request, Response, StatusCode};
 use portcullis::deadpool_redis::{Config, Runtime};
-use portcullis::{Key, LeaseMode, LockError, Mutex, Portcullis, Semaphore};
+use portcullis::layer::OnLost;
+use portcullis::test_util::MemoryServer;
+use portcullis::{
+    ConcurrencyLimitLayer, Key, LeaseMode, LockError, Mutex, MutexGuard, Portcullis, Semaphore,
+};
+use tower::{Layer, ServiceExt, service_fn};
+use tracing::span;
 use tracing_subscriber::filter::EnvFilter;
 
 use common::{
@@ -202,7 +216,12 @@ async fn neither_passwords_nor_tokens_nor_inboxes_are_ever_told() {
     for key in server.keys_with("").await {
         let kind: String = ask(&mut connection, &["TYPE", &key]);
         match kind.as_str() {
-            "string" => secrets.push(ask(&mut connection, &["GET", &key])),
+            // Fences are no secrets: neither that of a clock nor the one behind a token.
+            "string" if key.ends_with(":clock") => {}
+            "string" => {
+                let value: String = ask(&mut connection, &["GET", &key]);
+                secrets.extend(value.split(' ').next().map(str::to_owned));
+            }
             "zset" => {
                 let members: Vec<String> = ask(&mut connection, &["ZRANGE", &key, "0", "-1"]);
                 secrets.extend(members);
@@ -417,4 +436,105 @@ async fn a_lost_lease_is_told_with_its_gate_and_fence() {
     // What a request brought is not a program's to tell.
     assert!(!turn.heard().contains("account-4711"));
     drop(guard);
+}
+
+/// One line, however many requests are aborted.
+#[tokio::test]
+async fn requests_whose_leases_are_lost_together_give_one_warning() {
+    let turn = Turn::take().await;
+    let server = MemoryServer::new();
+    let semaphore = server.handle().semaphore("reports", 100).expect("in range");
+    let layer = ConcurrencyLimitLayer::new(semaphore).on_lost(OnLost::Abort);
+    let gated = layer.layer(service_fn(|_: Request<()>| {
+        pending::<Result<Response<Body>, Infallible>>()
+    }));
+    let requests = (0..100).map(|_| gated.clone().oneshot(Request::new(())));
+    let mut requests = Box::pin(join_all(requests));
+    assert!(requests.as_mut().now_or_never().is_none());
+    assert_eq!(server.expire("reports"), 100);
+    for answer in requests.await {
+        let answer = answer.expect("an answer");
+        assert_eq!(answer.status(), StatusCode::SERVICE_UNAVAILABLE);
+    }
+    let heard = turn.heard();
+    assert_eq!(turn.warnings(""), 1, "{heard}");
+    assert_eq!(turn.warnings("reports"), 1, "{heard}");
+    assert_eq!(turn.warnings("count=100"), 1, "{heard}");
+}
+
+/// Whoever has looked at them and at however many keys they are.
+#[tokio::test]
+async fn leases_that_a_shutdown_ends_give_one_warning_for_each_gate() {
+    let turn = Turn::take().await;
+    let handle = Portcullis::in_memory();
+    let (lock, permits) = (mutex(&handle), semaphore(&handle));
+    let mut guards: Vec<MutexGuard> = Vec::new();
+    for account in 0..20 {
+        let guard = take(&lock.keyed(format!("account-{account}"))).await;
+        // Every other one is looked at.
+        assert!(account % 2 == 0 || guard.is_held());
+        guards.push(guard);
+    }
+    let permit = take(&permits).await;
+    assert!(permit.is_held());
+    handle.shutdown(Duration::ZERO).await;
+    let heard = turn.heard();
+    assert_eq!(turn.warnings(""), 2, "{heard}");
+    assert_eq!(turn.warnings("count=20"), 1, "{heard}");
+    let fence = permit.fencing_token().get();
+    assert_eq!(turn.warnings(&format!("fencing_token={fence}")), 1);
+    drop((guards, permit));
+}
+
+/// Told of a loss, it tries the gate itself, as one does that sends what it is told through it.
+struct Returning {
+    lock: StdMutex<Option<Mutex>>,
+    got_in: mpsc::Sender<bool>,
+}
+
+impl tracing::Subscriber for Returning {
+    fn enabled(&self, metadata: &tracing::Metadata<'_>) -> bool {
+        metadata.target().starts_with("portcullis") && *metadata.level() == tracing::Level::WARN
+    }
+
+    fn event(&self, _: &tracing::Event<'_>) {
+        let lock = self.lock.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(lock) = lock.as_ref() {
+            let answer = lock.try_lock().now_or_never();
+            let _ = self.got_in.send(matches!(answer, Some(Ok(_))));
+        }
+    }
+
+    fn new_span(&self, _: &span::Attributes<'_>) -> span::Id {
+        span::Id::from_u64(1)
+    }
+
+    fn record(&self, _: &span::Id, _: &span::Record<'_>) {}
+    fn record_follows_from(&self, _: &span::Id, _: &span::Id) {}
+    fn enter(&self, _: &span::Id) {}
+    fn exit(&self, _: &span::Id) {}
+}
+
+#[tokio::test]
+async fn who_is_told_of_a_loss_in_memory_may_pass_the_gate() {
+    let _turn = Turn::take().await;
+    for looks in [true, false] {
+        let (got_in, told) = mpsc::channel();
+        // In a thread of its own: a deadlock would keep the runtime from its end.
+        thread::spawn(move || {
+            let server = MemoryServer::new();
+            let lock = mutex(&server.handle());
+            let guard = lock.try_lock().now_or_never();
+            let guard = guard.expect("at once").expect("a free lock");
+            assert!(!looks || guard.is_held());
+            let returning = Returning {
+                lock: StdMutex::new(Some(lock)),
+                got_in,
+            };
+            let told = tracing::subscriber::set_default(returning);
+            server.expire("withdraw");
+            drop(told);
+        });
+        assert_eq!(told.recv_timeout(LIMIT), Ok(true), "looks: {looks}");
+    }
 }

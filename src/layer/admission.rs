@@ -14,7 +14,6 @@ use std::future::Future;
 use std::mem;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
@@ -26,8 +25,9 @@ use tower_service::Service;
 
 use super::body::OnLoss;
 use super::demand::Demand;
-use super::held::Hold;
+use super::held::{Held, Hold};
 use super::key::{KeyError, MakeKey};
+use super::misconfigured::Misconfigured;
 use super::problem;
 use super::rejection::{Busy, Cause, Rejection, RejectionKind};
 use super::settings::{HoldUntil, OnLost};
@@ -62,17 +62,22 @@ pub(super) struct Admission {
     /// Whether gRPC requests are treated as such.
     #[cfg(feature = "tonic")]
     pub(super) grpc: bool,
-    /// Whether it was said that no request can pass.
-    misconfigured: Arc<AtomicBool>,
+    misconfigured: Arc<Misconfigured>,
 }
 
 /// What a request has to wait for.
 pub(super) struct Begun {
     /// `None` if it is exempt.
-    acquire: Result<Option<Acquire>, KeyError>,
+    acquire: Result<Option<Asked>, Cause>,
     /// Whether its caller understands gRPC statuses.
     #[cfg(feature = "tonic")]
     grpc: bool,
+}
+
+/// What was asked for, and the key that the request brought, if it did.
+struct Asked {
+    acquire: Acquire,
+    key: Option<Key>,
 }
 
 impl Admission {
@@ -103,7 +108,7 @@ impl Admission {
         self.wait = Wait::at_most(max_wait);
     }
 
-    pub(super) fn set_fixed_key(&mut self, key: &Key) {
+    pub(super) fn set_fixed_key(&mut self, key: Key) {
         self.gate = self.gate.keyed(key);
         self.key = None;
     }
@@ -116,15 +121,18 @@ impl Admission {
             grpc: head.as_deref().is_some_and(|head| self.speaks_grpc(head)),
             acquire: match &mut head {
                 Some(head) => self.acquire(head),
-                None if self.speaks_http() => Err(KeyError::misconfigured(
+                None if self.speaks_http() => Err(Cause::Key(KeyError::misconfigured(
                     "a layer made `plain()` has no HTTP to read or to answer: give it a fixed key, and no `applies_to`, `demand`, `deadline`, `on_refusal` or `grpc`",
-                )),
-                None => Ok(Some(self.gate.acquire(1, None, Some(self.wait)))),
+                ))),
+                None => Ok(Some(Asked {
+                    acquire: self.gate.acquire(1, None, Some(self.wait)),
+                    key: None,
+                })),
             },
         }
     }
 
-    fn acquire(&self, head: &mut Parts) -> Result<Option<Acquire>, KeyError> {
+    fn acquire(&self, head: &mut Parts) -> Result<Option<Asked>, Cause> {
         if self
             .applies_to
             .as_ref()
@@ -132,21 +140,33 @@ impl Admission {
         {
             return Ok(None);
         }
-        let key = match &self.key {
-            Some(make_key) => match make_key.make_key(head)? {
-                Some(key) => Some(key),
+        let keyed = match &self.key {
+            Some(make_key) => match make_key.make_key(head).map_err(Cause::Key)? {
+                Some(key) => Some(self.gate.keyed(key)),
                 None => return Ok(None),
             },
             None => None,
         };
+        let gate = keyed.as_ref().unwrap_or(&self.gate);
+        if gate.is_mutex() && Held::of(head).is_some_and(|held| held.is_at(gate)) {
+            return Err(Cause::SetUp(
+                "the request holds this lock already, and would wait for itself; put the layer on \
+                 its way once",
+            ));
+        }
         let Demand { weight, limit } = match &self.demand {
             Some(demand) => demand(head),
             None => Demand::default(),
         };
-        let wait = Some(self.wait_of(head));
-        Ok(Some(match key {
-            Some(key) => self.gate.keyed(&key).acquire(weight, limit, wait),
-            None => self.gate.acquire(weight, limit, wait),
+        // Whatever the request asks for, it can't be had: that is nothing to blame its caller for.
+        if limit == Some(0) {
+            return Err(Cause::SetUp(
+                "`demand` gives a limit of 0; refuse such requests before they come to the gate",
+            ));
+        }
+        Ok(Some(Asked {
+            acquire: gate.acquire(weight, limit, Some(self.wait_of(head))),
+            key: keyed.and_then(Gate::into_key),
         }))
     }
 
@@ -170,13 +190,6 @@ impl Admission {
     #[cfg(feature = "tonic")]
     fn grpc_timeout(&self, head: &Parts) -> Option<Duration> {
         super::deadline::grpc_timeout(head).filter(|_| self.speaks_grpc(head))
-    }
-
-    /// Once: no request can do anything about it, and each would say it again.
-    fn log_misconfigured(&self, rejection: &Rejection) {
-        if !self.misconfigured.swap(true, Ordering::Relaxed) {
-            tracing::error!(%rejection, "no request can pass this gate as it is set up");
-        }
     }
 
     /// Whether anything was set that only HTTP can mean.
@@ -232,6 +245,7 @@ enum Step<S: Service<Req>, Req> {
     Refused(Option<Cause>),
     Waiting {
         acquire: Acquire,
+        key: Option<Key>,
         ready: Option<(S, Req)>,
         extensions: ExtensionsOf<Req>,
     },
@@ -248,13 +262,14 @@ impl<S: Service<Req>, Req> Step<S, Req> {
     /// Hands `request` to `ready`, with the lease to be seen in it.
     fn work(
         admission: &Admission,
+        key: Option<Key>,
         lease: Lease,
         ready: &mut S,
         mut request: Req,
         extensions: ExtensionsOf<Req>,
     ) -> Self {
-        let (gate, on_lost) = (admission.gate.name(), admission.on_lost);
-        let hold = Hold::new(gate, lease, on_lost, extensions(&mut request));
+        let gate = || admission.gate.identity(key);
+        let hold = Hold::new(gate, lease, admission.on_lost, extensions(&mut request));
         Self::Working {
             response: ready.call(request),
             hold: Some(hold),
@@ -283,15 +298,20 @@ impl<S: Service<Req> + Clone, Req> Passage<S, Req> {
     ) -> Self {
         let step = match begun.acquire {
             // As most are in memory, which spares them the clone.
-            Ok(Some(Acquire::Ready(Ok(lease)))) => {
-                Step::work(admission, lease, ready, request, extensions)
-            }
-            Ok(Some(Acquire::Ready(Err(error)))) => Step::refuse(Cause::Lock(error), ready),
-            Ok(Some(acquire)) => {
+            Ok(Some(Asked {
+                acquire: Acquire::Ready(Ok(lease)),
+                key,
+            })) => Step::work(admission, key, lease, ready, request, extensions),
+            Ok(Some(Asked {
+                acquire: Acquire::Ready(Err(error)),
+                ..
+            })) => Step::refuse(Cause::Lock(error), ready),
+            Ok(Some(Asked { acquire, key })) => {
                 // The clone may not be ready, so it is the one that stays.
                 let unready = ready.clone();
                 Step::Waiting {
                     acquire,
+                    key,
                     ready: Some((mem::replace(ready, unready), request)),
                     extensions,
                 }
@@ -300,7 +320,7 @@ impl<S: Service<Req> + Clone, Req> Passage<S, Req> {
                 response: ready.call(request),
                 hold: None,
             },
-            Err(error) => Step::refuse(Cause::Key(error), ready),
+            Err(cause) => Step::refuse(cause, ready),
         };
         Self {
             admission: Arc::clone(admission),
@@ -358,6 +378,7 @@ impl<S: Service<Req>, Req> Future for Passage<S, Req> {
                 StepProjection::Refused(cause) => break cause.take().expect("told once"),
                 StepProjection::Waiting {
                     acquire,
+                    key,
                     ready,
                     extensions,
                 } => {
@@ -366,9 +387,10 @@ impl<S: Service<Req>, Req> Future for Passage<S, Req> {
                         Err(error) => break Cause::Lock(error),
                     };
                     let (mut service, request) = ready.take().expect("an acquire ends once");
-                    let extensions = *extensions;
+                    let (key, extensions) = (key.take(), *extensions);
                     step.set(Step::work(
                         this.admission,
+                        key,
                         lease,
                         &mut service,
                         request,
@@ -381,6 +403,9 @@ impl<S: Service<Req>, Req> Future for Passage<S, Req> {
                             // Taken also when the service failed: its caller may keep this future
                             // for long.
                             let hold = hold.take();
+                            // Ended first: what the inner future does when it is dropped is done
+                            // before anybody gives the lease back.
+                            step.set(Step::Ended);
                             return Poll::Ready(
                                 answer.map(|answer| Outcome::Answered(answer, hold)),
                             );
@@ -393,8 +418,9 @@ impl<S: Service<Req>, Req> Future for Passage<S, Req> {
         };
         let rejection = Rejection::new(this.admission.gate.name(), cause, this.admission.busy);
         match rejection.kind() {
-            RejectionKind::LeaseLost => tracing::warn!(%rejection, "request aborted"),
-            RejectionKind::Misconfigured => this.admission.log_misconfigured(&rejection),
+            // The backend has warned of the loss, once for all who lost.
+            RejectionKind::LeaseLost => tracing::debug!(%rejection, "request aborted"),
+            RejectionKind::Misconfigured => this.admission.misconfigured.log(&rejection),
             _ => tracing::debug!(%rejection, "request refused"),
         }
         // Drops the handler, or the request that has waited.
@@ -424,8 +450,12 @@ mod tests {
     use std::convert::Infallible;
     use std::future::{Pending, pending};
     use std::panic::{AssertUnwindSafe, catch_unwind};
+    use std::sync::atomic::{AtomicBool, Ordering};
     use std::task::Waker;
 
+    use futures_util::FutureExt;
+    use http::Request;
+    use http_body_util::Empty;
     use tower::{Layer, ServiceExt, service_fn};
 
     use super::*;
@@ -494,6 +524,64 @@ mod tests {
         let response = gated.ready().await.expect("always").call(());
         assert!(!is_free(&lock).await);
         drop(response);
+        assert!(is_free(&lock).await);
+    }
+
+    /// Gives its output at once, and goes on until its drop: then it tells whether it was alone.
+    struct Thorough<T> {
+        output: Option<T>,
+        lock: Mutex,
+        alone: Arc<AtomicBool>,
+    }
+
+    impl<T> Unpin for Thorough<T> {}
+
+    impl<T> Future for Thorough<T> {
+        type Output = T;
+
+        fn poll(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<T> {
+            Poll::Ready(self.output.take().expect("polled once"))
+        }
+    }
+
+    impl<T> Drop for Thorough<T> {
+        fn drop(&mut self) {
+            let alone = is_free(&self.lock).now_or_never() == Some(false);
+            self.alone.store(alone, Ordering::Relaxed);
+        }
+    }
+
+    fn thorough<Req, T: Clone>(
+        lock: &Mutex,
+        alone: &Arc<AtomicBool>,
+        output: T,
+    ) -> impl Fn(Req) -> Thorough<T> + Clone + use<Req, T> {
+        let (lock, alone) = (lock.clone(), Arc::clone(alone));
+        move |_| Thorough {
+            output: Some(output.clone()),
+            lock: lock.clone(),
+            alone: Arc::clone(&alone),
+        }
+    }
+
+    #[tokio::test]
+    async fn what_an_inner_future_does_when_it_is_dropped_is_done_under_the_lease() {
+        let (lock, alone) = (lock(), Arc::new(AtomicBool::new(false)));
+        let was_alone = || alone.swap(false, Ordering::Relaxed);
+
+        let answering = service_fn(thorough(&lock, &alone, Ok::<_, Infallible>(())));
+        assert!(gated(&lock, answering).oneshot(()).await.is_ok());
+        assert!(was_alone());
+        let failing = service_fn(thorough(&lock, &alone, Err::<Infallible, _>("failed")));
+        assert!(gated(&lock, failing).oneshot(()).await.is_err());
+        assert!(was_alone());
+        for hold_until in [HoldUntil::Body, HoldUntil::Response] {
+            let layer = MutexLayer::new(lock.clone()).hold_until(hold_until);
+            let empty = Ok::<_, Infallible>(Response::new(Empty::<Bytes>::new()));
+            let gated = layer.layer(service_fn(thorough(&lock, &alone, empty)));
+            assert!(gated.oneshot(Request::new(())).await.is_ok());
+            assert!(was_alone(), "{hold_until:?}");
+        }
         assert!(is_free(&lock).await);
     }
 

@@ -30,7 +30,9 @@ impl Demand {
     /// Sets how many permits there are, as this request sees it: the semaphore's limit by default.
     ///
     /// It is judged by that against what all hold of the same key; so a limit that differs from
-    /// caller to caller belongs with a key that does.
+    /// caller to caller belongs with a key that does. A limit of 0 lets nobody in, which is no
+    /// caller's fault: such a request is answered with 503 (`misconfigured`), and it is logged.
+    /// Send those who may not come away before the gate.
     pub const fn limit(mut self, permits: u32) -> Self {
         self.limit = Some(permits);
         self

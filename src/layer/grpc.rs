@@ -56,7 +56,7 @@ impl From<&Rejection> for Status {
 /// look for, where trying again can help. Names neither gate nor key.
 fn status(kind: RejectionKind, known_caller: bool, retry_after: Option<Duration>) -> Status {
     let code = code(kind, known_caller);
-    let (_, title) = kind.problem();
+    let title = kind.title();
     let Some(retry_after) = retry_after else {
         return Status::new(code, title);
     };

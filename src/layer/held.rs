@@ -2,14 +2,15 @@
 
 use std::fmt;
 use std::future::Future;
-use std::iter;
 use std::pin::Pin;
 use std::sync::{Arc, OnceLock, Weak};
 use std::task::{Context, Poll};
 
 use http::Extensions;
+use http::request::Parts;
 
 use super::settings::OnLost;
+use crate::gate::{Gate, Identity};
 use crate::lease::{Lease, LeaseView, Lost, LostReason};
 
 /// The owner of a request's lease, beside those who [keep](Held::keep) it; the last one to go gives
@@ -25,9 +26,9 @@ pub(super) struct Hold {
 }
 
 impl Hold {
-    /// Shows the lease of the gate of this name in the request's `extensions`, if it has some.
+    /// Shows the lease of this gate in the request's `extensions`, if it has some.
     pub(super) fn new(
-        gate: &Arc<str>,
+        gate: impl FnOnce() -> Identity,
         lease: Lease,
         on_lost: OnLost,
         extensions: Option<&mut Extensions>,
@@ -35,12 +36,15 @@ impl Hold {
         let lease = Arc::new(lease);
         let shown = extensions.map(|extensions| {
             let shown = Arc::new(Shown {
-                gate: Arc::clone(gate),
+                gate: gate(),
                 lease: Arc::downgrade(&lease),
                 view: OnceLock::new(),
-                outer: extensions.get().cloned().unwrap_or_default(),
             });
-            extensions.insert(Held(Some(Arc::clone(&shown))));
+            let outer = extensions.get().map_or_else(Vec::new, Held::living);
+            extensions.insert(Held {
+                innermost: Some(Arc::clone(&shown)),
+                outer,
+            });
             shown
         });
         Self {
@@ -61,17 +65,26 @@ impl Hold {
         let Some(hold) = hold else {
             return work(cx).map(Ok);
         };
-        // Looked at first: an answer that comes after the loss may rest on what another has
-        // changed.
-        if !hold.lease.state().is_held()
-            && let Poll::Ready(reason) = hold.poll_lost(cx)
-        {
+        // Looked at before and after: an answer that comes after the loss may rest on what another
+        // has changed, also if the process was stopped or blocked within this one poll.
+        if let Some(reason) = hold.seen_lost(cx) {
             return Poll::Ready(Err(reason));
         }
         match work(cx) {
-            Poll::Ready(done) => Poll::Ready(Ok(done)),
+            Poll::Ready(done) => Poll::Ready(hold.seen_lost(cx).map_or(Ok(done), Err)),
             // Watched only where there is something to wait for: most work is done at once.
             Poll::Pending => hold.poll_lost(cx).map(Err),
+        }
+    }
+
+    /// One look, which sets up no watch unless it is lost.
+    fn seen_lost(&mut self, cx: &mut Context<'_>) -> Option<LostReason> {
+        if self.lease.state().is_held() {
+            return None;
+        }
+        match self.poll_lost(cx) {
+            Poll::Ready(reason) => Some(reason),
+            Poll::Pending => None,
         }
     }
 
@@ -102,13 +115,11 @@ impl fmt::Debug for Hold {
 
 /// What is seen of one lease of a request, also after its end.
 struct Shown {
-    gate: Arc<str>,
+    gate: Identity,
     lease: Weak<Lease>,
     /// Made when somebody first looks; when the request ends at the latest, if then somebody is left
     /// who may look. Most requests end without.
     view: OnceLock<LeaseView>,
-    /// The leases of the gates further out.
-    outer: Held,
 }
 
 impl Shown {
@@ -124,7 +135,7 @@ impl Shown {
 impl fmt::Debug for Shown {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("Shown")
-            .field(&self.gate)
+            .field(self.gate.name())
             .field(&self.view())
             .finish()
     }
@@ -132,10 +143,10 @@ impl fmt::Debug for Shown {
 
 /// What a request holds: one lease of each gate that it has passed on its way.
 ///
-/// Every gate puts it into the request's extensions, with the leases of those further out. With the
-/// feature `axum` it is an extractor too, and empty where no gate was passed. It only looks: its
-/// clones, wherever they are kept, do not hold. To hold beyond the answer, for an upgraded
-/// connection or a spawned job, see [`keep`](Self::keep).
+/// An extractor for axum's handlers: **that needs the feature `axum`**. Every gate puts it into the
+/// request's extensions, with the leases of those further out; it is empty where no gate was
+/// passed. It only looks: its clones, wherever they are kept, do not hold. To hold beyond the
+/// answer, for an upgraded connection or a spawned job, see [`keep`](Self::keep).
 ///
 /// # Examples
 ///
@@ -150,26 +161,56 @@ impl fmt::Debug for Shown {
 /// }
 /// ```
 #[derive(Clone, Default)]
-pub struct Held(
-    /// Of the innermost gate, which knows those further out. A gate adds itself in front, so what
-    /// was cloned before does not see it: a request that is tried twice under one outer gate must
-    /// not meet the leases of its first try.
-    Option<Arc<Shown>>,
-);
+pub struct Held {
+    /// A gate puts itself here in a `Held` of its own, so what was cloned before does not see it: a
+    /// request that is tried twice under one outer gate must not meet the leases of its first try.
+    innermost: Option<Arc<Shown>>,
+    /// Of the gates further out, from the inside out. Not a chain from each to the next: a long one
+    /// would overflow the stack when it is dropped. Most requests pass one gate, and have none here.
+    outer: Vec<Arc<Shown>>,
+}
 
 impl Held {
-    /// From the inside out.
-    fn leases(&self) -> impl Iterator<Item = &Arc<Shown>> {
-        iter::successors(self.0.as_ref(), |shown| shown.outer.0.as_ref())
+    /// What a request holds when it comes to a gate; `None` where it passed none.
+    pub(super) fn of(head: &Parts) -> Option<&Self> {
+        head.extensions.get()
     }
 
-    fn not_held(&self, gate: &str) -> NotHeld {
-        let mut passed: Vec<&str> = self.leases().map(|shown| &*shown.gate).collect();
+    /// Whether a lease of `gate` is among them, and has not ended.
+    pub(super) fn is_at(&self, gate: &Gate) -> bool {
+        let mut leases = self.leases().filter(|shown| gate.is(&shown.gate));
+        leases.any(|shown| {
+            let lease = shown.lease.upgrade();
+            lease.is_some_and(|lease| lease.state().is_held())
+        })
+    }
+
+    /// From the inside out.
+    fn leases(&self) -> impl Iterator<Item = &Arc<Shown>> {
+        self.innermost.iter().chain(&self.outer)
+    }
+
+    /// Those that have not been given back, for one more gate to take over. A request may bring
+    /// along what it held on an earlier way, and would be told that it holds not all of that; and
+    /// one that goes round would bring more each time.
+    fn living(&self) -> Vec<Arc<Shown>> {
+        let living = self.leases().filter(|shown| shown.lease.strong_count() > 0);
+        living.cloned().collect()
+    }
+
+    fn not_passed(&self, gate: &str) -> NotHeld {
+        let mut passed: Vec<_> = self
+            .leases()
+            .map(|shown| format!("`{}`", shown.gate.name()))
+            .collect();
         passed.reverse();
-        NotHeld {
-            gate: gate.into(),
-            passed: passed.join("`, `").into(),
-        }
+        let passed = if passed.is_empty() {
+            "no gate".into()
+        } else {
+            format!("only {}", passed.join(", ")).into()
+        };
+        let gate = gate.into();
+        NotHeld(Absence::NotPassed { gate, passed })
     }
 
     /// The lease of the gate with this name: what [`Portcullis::mutex`](crate::Portcullis::mutex)
@@ -179,10 +220,10 @@ impl Held {
     ///
     /// If the request passed no such gate, or was exempt from it.
     pub fn lease(&self, gate: &str) -> Result<LeaseView, NotHeld> {
-        let found = self.leases().find(|shown| &*shown.gate == gate);
+        let found = self.leases().find(|shown| **shown.gate.name() == *gate);
         found
             .and_then(|shown| shown.view().cloned())
-            .ok_or_else(|| self.not_held(gate))
+            .ok_or_else(|| self.not_passed(gate))
     }
 
     /// Becomes an owner of all that the request holds, beyond its answer, until the result is
@@ -210,12 +251,12 @@ impl Held {
     /// }
     /// ```
     pub fn keep(&self) -> Result<Kept, NotHeld> {
-        if self.0.is_none() {
-            return Err(self.not_held("any"));
+        if self.innermost.is_none() {
+            return Err(NotHeld(Absence::Nothing));
         }
         let owner = |shown: &Arc<Shown>| {
             let owner = shown.lease.upgrade();
-            owner.ok_or_else(|| self.not_held(&shown.gate))
+            owner.ok_or_else(|| NotHeld(Absence::GivenBack((**shown.gate.name()).into())))
         };
         let owners = self.leases().map(owner).collect::<Result<_, _>>()?;
         Ok(Kept {
@@ -266,10 +307,17 @@ impl fmt::Debug for Kept {
 /// With the feature `axum`, a handler that returns it answers 500: the route is not set up as its
 /// handler expects.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("the request holds no lease of the gate `{gate}`; the gates that it passed: `{passed}`")]
-pub struct NotHeld {
-    gate: Box<str>,
-    passed: Box<str>,
+#[error(transparent)]
+pub struct NotHeld(Absence);
+
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+enum Absence {
+    #[error("the request holds no lease of the gate `{gate}`: it passed {passed}")]
+    NotPassed { gate: Box<str>, passed: Box<str> },
+    #[error("the request holds nothing to keep: it passed no gate")]
+    Nothing,
+    #[error("the request has given back its lease of the gate `{0}` already")]
+    GivenBack(Box<str>),
 }
 
 #[cfg(feature = "axum")]
@@ -323,7 +371,8 @@ mod tests {
 
     async fn hold(lock: &Mutex, extensions: &mut Extensions) -> Hold {
         let lease = lock.gate.enter(1, None).await.expect("a free lock");
-        Hold::new(lock.gate.name(), lease, OnLost::Abort, Some(extensions))
+        let gate = || lock.gate.identity(None);
+        Hold::new(gate, lease, OnLost::Abort, Some(extensions))
     }
 
     fn held(extensions: &Extensions) -> Held {
@@ -366,6 +415,76 @@ mod tests {
         for gate in ["outer", "inner"] {
             assert!(!held.lease(gate).expect("behind this gate").is_held());
         }
+    }
+
+    #[tokio::test]
+    async fn what_an_earlier_pass_has_given_back_is_not_taken_over() {
+        let mut extensions = Extensions::new();
+        drop(hold(&lock("earlier"), &mut extensions).await);
+        let _hold = hold(&lock("a"), &mut extensions).await;
+        let held = held(&extensions);
+        let kept = held.keep().expect("all that it holds");
+        assert!(kept.lease("a").expect("behind this gate").is_held());
+        assert!(kept.lease("earlier").is_err());
+    }
+
+    #[tokio::test]
+    async fn a_gate_that_is_passed_again_leaves_those_further_out_in_sight() {
+        let (outer, inner) = (lock("outer"), lock("inner"));
+        let mut extensions = Extensions::new();
+        let _outer = hold(&outer, &mut extensions).await;
+        drop(hold(&inner, &mut extensions).await);
+        let _inner = hold(&inner, &mut extensions).await;
+        let kept = held(&extensions).keep().expect("all that it holds");
+        assert_eq!(kept.owners.len(), 2);
+        for gate in ["outer", "inner"] {
+            assert!(kept.lease(gate).expect("behind this gate").is_held());
+        }
+    }
+
+    #[tokio::test]
+    async fn a_request_that_goes_round_takes_no_trail_along() {
+        let gates = [lock("a"), lock("b")];
+        let mut extensions = Extensions::new();
+        let mut last = None;
+        for pass in 0..10_000 {
+            // Each pass begins before the one before it is over.
+            last = Some(hold(&gates[pass % 2], &mut extensions).await);
+        }
+        assert_eq!(held(&extensions).leases().count(), 2);
+        drop(last);
+    }
+
+    #[tokio::test]
+    async fn a_long_way_through_gates_is_no_burden_to_the_stack() {
+        let gates = Portcullis::in_memory();
+        let permits = gates.semaphore("a", 3_000).expect("in range");
+        let mut extensions = Extensions::new();
+        let mut holds = Vec::new();
+        for _ in 0..3_000 {
+            let lease = permits.gate.enter(1, None).await.expect("a free permit");
+            let gate = || permits.gate.identity(None);
+            let hold = Hold::new(gate, lease, OnLost::Continue, Some(&mut extensions));
+            holds.push(hold);
+        }
+        assert_eq!(held(&extensions).leases().count(), holds.len());
+        drop(holds);
+        // As little as any thread has.
+        let drops = std::thread::Builder::new().stack_size(64 * 1024);
+        let dropped = drops.spawn(move || drop(extensions)).expect("a thread");
+        dropped.join().expect("no panic");
+    }
+
+    #[tokio::test]
+    async fn work_that_is_done_only_after_the_loss_counts_for_nothing() {
+        let lock = lock("a").lease(LeaseMode::MaxHold(Duration::from_millis(50)));
+        let mut hold = Some(hold(&lock.expect("long enough"), &mut Extensions::new()).await);
+        let mut cx = Context::from_waker(std::task::Waker::noop());
+        let polled = Hold::poll_while_held(&mut hold, &mut cx, |_| {
+            std::thread::sleep(Duration::from_millis(60));
+            Poll::Ready(())
+        });
+        assert_eq!(polled, Poll::Ready(Err(LostReason::Expired)));
     }
 
     #[tokio::test]

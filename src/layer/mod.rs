@@ -3,7 +3,9 @@
 //!
 //! A request waits for its turn inside the response future, is handed to the inner service when it
 //! holds, and holds until the last byte of its answer is out. Put a gate on the route that needs
-//! it; on the router only what all its routes share.
+//! it; on the router only what all its routes share. Use `route_layer`, which routers and method
+//! routers have: `layer` gates what no handler answers too, so that a 404 or a 405 takes a permit,
+//! or is a 400 for want of a key.
 //!
 //! ```no_run
 //! # fn example() -> Result<axum::Router, Box<dyn std::error::Error>> {
@@ -14,7 +16,7 @@
 //! let gates = Portcullis::builder().url("redis://127.0.0.1/").build()?;
 //! let reports = gates.semaphore("reports", 10)?;
 //! let app: Router = Router::new()
-//!     .route("/reports", get(async || "costly").layer(ConcurrencyLimitLayer::new(reports)))
+//!     .route("/reports", get(async || "costly").route_layer(ConcurrencyLimitLayer::new(reports)))
 //!     .route("/healthz", get(async || "never gated"));
 //! # Ok(app) }
 //! ```
@@ -44,7 +46,7 @@
 //!     })
 //!     .max_wait(Duration::from_millis(500))
 //!     .hold_until(HoldUntil::Response);
-//! Router::new().route("/withdraw", post(withdraw).layer(one_per_account))
+//! Router::new().route("/withdraw", post(withdraw).route_layer(one_per_account))
 //! # }
 //! ```
 //!
@@ -64,16 +66,17 @@
 //! | lease lost, with [`OnLost::Abort`] | 503 | 1 | `lease-lost` | `UNAVAILABLE` |
 //! | handle shutting down | 503 | 1 | `shutting-down` | `UNAVAILABLE` |
 //! | server failed, or did not answer | 503 | 1 | `unavailable` | `UNAVAILABLE` |
-//! | more permits than there ever are | 400 | none | `never-fits` | `INVALID_ARGUMENT` |
+//! | no permit, or more than there ever are | 400 | none | `never-fits` | `INVALID_ARGUMENT` |
 //! | key can't be read | 400 or 401, see [`KeyError`] | none | `no-key` | `INVALID_ARGUMENT` or `UNAUTHENTICATED` |
-//! | set up so that no request can have a key | 503 | none | `misconfigured` | `INTERNAL` |
+//! | set up so that such a request can't pass | 503 | none | `misconfigured` | `INTERNAL` |
 //!
 //! `Retry-After` is in whole seconds, rounded up, at least 1. The estimate is the time to the first
 //! end of a lease, should nobody release before: an upper bound where requests are shorter than
-//! their TTL. Scripts of other origins may read it (`Access-Control-Expose-Headers`), if a CORS
-//! layer outside of the gate lets them read anything; one with a list of its own replaces that
-//! header, so name `retry-after` in it. Answers are not to be stored (`Cache-Control:
-//! no-store`). What is misconfigured is logged once, at level error, with what to do.
+//! their TTL, and with the default TTL up to 10 s. Scripts of other origins may read it
+//! (`Access-Control-Expose-Headers`), if a CORS layer outside of the gate lets them read anything;
+//! one with a list of its own replaces that header, so name `retry-after` in it. Answers are not to
+//! be stored (`Cache-Control: no-store`). What is misconfigured is logged once for each cause, at
+//! level error, with what to do.
 //!
 //! A browser's preflight is a request, too: put the CORS layer outside of the gate, which answers it
 //! there, or exempt it by [`applies_to`](MutexLayer::applies_to).
@@ -85,12 +88,10 @@
 //! between. An answer under way whose lease is lost ends with the status in its trailers. Without
 //! `grpc()` a tonic client sees `INTERNAL`, since it can't read the problem.
 //!
-//! An answer's body becomes a [`HeldBody`]. Where tower asks for one type with and without a gate,
+//! An answer's body becomes a [`HeldBody`]. To switch a gate off, leave it in and let it apply to
+//! nothing: `.applies_to(move |_| enabled)`. Where tower asks for one type with and without a gate,
 //! as `option_layer` does, put `map_response(|response| response.map(axum::body::Body::new))` around
 //! the gate.
-//!
-//! `layer` on a method router also gates its 405 answers, and on a router its 404s; `route_layer`
-//! gates only what a route answers.
 //!
 //! # When a lease is lost
 //!
@@ -108,7 +109,8 @@
 //! lock occupy all permits and those for other locks wait too. Where that matters, let the inner
 //! gate not wait, or raise the number of permits. All routes must take shared gates in the same
 //! order: two requests that hold one gate each and wait for the other's only part when a `max_wait`
-//! runs out.
+//! runs out. A lock is not taken twice on one way: a request that comes to one that it holds, by
+//! the same handle, is answered at once as misconfigured, since it would wait for itself.
 //!
 //! A service that is ready when it is called stays so while its request waits: a local limit
 //! *inside* a gate is occupied for that time; outside of it, it also bounds how many wait.
@@ -130,6 +132,7 @@ pub mod future;
 mod grpc;
 mod held;
 mod key;
+mod misconfigured;
 mod problem;
 mod rejection;
 mod service;

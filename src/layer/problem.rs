@@ -11,7 +11,7 @@ use super::rejection::Rejection;
 /// The answer to a request that was not let through.
 pub(super) fn response(rejection: &Rejection) -> Response<Bytes> {
     let status = rejection.status();
-    let (name, title) = rejection.kind().problem();
+    let (name, title) = (rejection.kind().as_str(), rejection.kind().title());
     // Titles and names are this crate's own, so nothing in them needs escaping.
     let problem = format!(
         r#"{{"type":"urn:problem-type:portcullis:{name}","title":"{title}","status":{}}}"#,

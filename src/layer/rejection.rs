@@ -15,8 +15,9 @@ use crate::lease::LostReason;
 /// Why a request was not let through, or not worked on to its end; see
 /// [`on_refusal`](super::MutexLayer::on_refusal).
 ///
-/// Its text is for those who run the service: it names the gate and the cause. What callers are told
-/// is in the answer, which names neither.
+/// Its text is for those who run the service: it names the gate and the cause. Log it, and don't
+/// put it into an answer; for callers there are its kind's [code](RejectionKind::as_str) and
+/// [title](RejectionKind::title).
 #[derive(Debug, Clone)]
 pub struct Rejection {
     gate: Arc<str>,
@@ -29,6 +30,8 @@ pub(super) enum Cause {
     Key(KeyError),
     Lock(LockError),
     Lost(LostReason),
+    /// The layer is set up so that it can't let the request through: what is wrong, and what to do.
+    SetUp(&'static str),
 }
 
 /// What a gate says that is busy, to a request that does not wait.
@@ -60,27 +63,44 @@ pub enum RejectionKind {
     NeverFits,
     /// The request has no usable key.
     NoKey,
-    /// The service is set up so that no request can have a key.
+    /// The service is set up so that such a request can't pass, whatever it brings.
     Misconfigured,
 }
 
 impl RejectionKind {
-    /// The end of the problem's `type`, which is part of the public interface, and its title.
-    pub(super) const fn problem(self) -> (&'static str, &'static str) {
+    /// Its code, by which programs know it: `at-capacity`. The problem's `type` ends in it, and it
+    /// stays the same.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
         match self {
-            Self::AtCapacity => ("at-capacity", "Concurrency limit reached"),
-            Self::Locked => ("locked", "Another request is at work on this"),
-            Self::QueueFull => ("queue-full", "Too many requests are waiting"),
-            Self::WaitedTooLong => ("waited-too-long", "The request's turn did not come in time"),
-            Self::LeaseLost => (
-                "lease-lost",
-                "The exclusive right to do this was lost on the way",
-            ),
-            Self::ShuttingDown => ("shutting-down", "This process is shutting down"),
-            Self::Unavailable => ("unavailable", "Temporarily unavailable"),
-            Self::NeverFits => ("never-fits", "The request asks for more than there ever is"),
-            Self::NoKey => ("no-key", "The request has no usable key"),
-            Self::Misconfigured => ("misconfigured", "The service is not set up for this"),
+            Self::AtCapacity => "at-capacity",
+            Self::Locked => "locked",
+            Self::QueueFull => "queue-full",
+            Self::WaitedTooLong => "waited-too-long",
+            Self::LeaseLost => "lease-lost",
+            Self::ShuttingDown => "shutting-down",
+            Self::Unavailable => "unavailable",
+            Self::NeverFits => "never-fits",
+            Self::NoKey => "no-key",
+            Self::Misconfigured => "misconfigured",
+        }
+    }
+
+    /// What callers are told, for people to read: it names no gate and no key. The problem's
+    /// `title`, and the message of a gRPC status.
+    #[must_use]
+    pub const fn title(self) -> &'static str {
+        match self {
+            Self::AtCapacity => "Concurrency limit reached",
+            Self::Locked => "Another request is at work on this",
+            Self::QueueFull => "Too many requests are waiting",
+            Self::WaitedTooLong => "The request's turn did not come in time",
+            Self::LeaseLost => "The exclusive right to do this was lost on the way",
+            Self::ShuttingDown => "This process is shutting down",
+            Self::Unavailable => "Temporarily unavailable",
+            Self::NeverFits => "The request asks for more than there ever is",
+            Self::NoKey => "The request has no usable key",
+            Self::Misconfigured => "The service is not set up for this",
         }
     }
 
@@ -104,6 +124,7 @@ impl Rejection {
     pub fn kind(&self) -> RejectionKind {
         let refusal = match &self.cause {
             Cause::Key(error) if error.is_misconfigured() => return RejectionKind::Misconfigured,
+            Cause::SetUp(_) => return RejectionKind::Misconfigured,
             Cause::Key(_) => return RejectionKind::NoKey,
             Cause::Lost(_) => return RejectionKind::LeaseLost,
             Cause::Lock(LockError::Backend(_)) => return RejectionKind::Unavailable,
@@ -152,7 +173,7 @@ impl Rejection {
             {
                 refusal.retry_after()
             }
-            Cause::Lock(_) | Cause::Key(_) | Cause::Lost(_) => None,
+            Cause::Lock(_) | Cause::Key(_) | Cause::Lost(_) | Cause::SetUp(_) => None,
         };
         Some(whole_seconds(known.unwrap_or_default()))
     }
@@ -161,7 +182,7 @@ impl Rejection {
     pub(super) fn challenge(&self) -> Option<&HeaderValue> {
         match &self.cause {
             Cause::Key(error) => error.challenge(),
-            Cause::Lock(_) | Cause::Lost(_) => None,
+            Cause::Lock(_) | Cause::Lost(_) | Cause::SetUp(_) => None,
         }
     }
 
@@ -171,6 +192,7 @@ impl Rejection {
             Cause::Key(error) => error.into(),
             Cause::Lock(error) => error.into(),
             Cause::Lost(reason) => reason.into(),
+            Cause::SetUp(wrong) => wrong.into(),
         }
     }
 }
@@ -182,6 +204,7 @@ impl fmt::Display for Rejection {
             Cause::Key(error) => error.fmt(f),
             Cause::Lock(error) => error.fmt(f),
             Cause::Lost(reason) => reason.fmt(f),
+            Cause::SetUp(wrong) => f.write_str(wrong),
         }
     }
 }

@@ -178,8 +178,11 @@ macro_rules! layer_settings {
         }
 
         impl $layer {
-            /// Sets which of the gate's siblings a request has to pass, by a closure over its head
-            /// or a fixed [`Key`](crate::Key). A request for which it gives `None` passes ungated.
+            /// Sets which of the gate's siblings a request has to pass: by a maker such as
+            /// [`header`](super::header), `path_param`, [`extension`](super::extension) or
+            /// [`client_ip`](super::client_ip), several of them as a tuple, a closure over the
+            /// request's head, or a fixed [`Key`](crate::Key); see [`MakeKey`]. A request for which
+            /// it gives `None` passes ungated.
             pub fn key(mut self, key: impl MakeKey + 'static) -> Self {
                 self.admission.key = Some(Arc::new(key));
                 self
@@ -236,6 +239,32 @@ macro_rules! layer_settings {
             /// });
             /// # let _ = layer; }
             /// ```
+            ///
+            /// Change the answer rather than build another: that would lack `Retry-After`,
+            /// `Cache-Control`, `Access-Control-Expose-Headers` and `WWW-Authenticate`. With
+            /// `grpc()` a gRPC caller's answer comes here too; its status is in the headers, and a
+            /// body is nothing to it:
+            ///
+            /// ```
+            /// # fn example(gates: portcullis::Portcullis) {
+            /// use bytes::Bytes;
+            /// use http::HeaderValue;
+            /// use http::header::CONTENT_TYPE;
+            /// # use portcullis::MutexLayer;
+            /// # let layer = MutexLayer::new(gates.mutex("all"));
+            /// let layer = layer.on_refusal(|rejection, answer| {
+            ///     if answer.headers()[CONTENT_TYPE] != "application/problem+json" {
+            ///         return answer;
+            ///     }
+            ///     let (code, title) = (rejection.kind().as_str(), rejection.kind().title());
+            ///     let body = format!(r#"{{"error":{{"code":"{code}","message":"{title}"}}}}"#);
+            ///     let mut answer = answer.map(|_| Bytes::from(body));
+            ///     let json = HeaderValue::from_static("application/json");
+            ///     answer.headers_mut().insert(CONTENT_TYPE, json);
+            ///     answer
+            /// });
+            /// # let _ = layer; }
+            /// ```
             pub fn on_refusal(
                 mut self,
                 on_refusal: impl Fn(&Rejection, Response<Bytes>) -> Response<Bytes>
@@ -262,15 +291,32 @@ macro_rules! layer_settings {
                 self
             }
 
-            /// Makes it a layer for services that are not HTTP servers: job runners, clients,
-            /// anything.
+            /// Makes it a layer for services whose requests are not [`http::Request`]: job runners,
+            /// queues, anything.
             ///
             /// Takes any request; holds until the response. The service fails with a [`BoxError`]:
             /// the inner service's own error, or a [`LockError`](crate::LockError) or
             /// [`LostReason`](crate::LostReason) to downcast to. There is no HTTP head to read a
             /// key from, so set a fixed one afterwards. What only HTTP can mean makes every call
             /// fail with a [`KeyError`](super::KeyError), if it was set before: `key`,
-            /// `applies_to`, `demand`, `deadline`, `on_refusal` and `grpc`.
+            /// `applies_to`, `demand`, `deadline`, `on_refusal` and `grpc`. Axum takes no service
+            /// that fails, and says so by "`Infallible: From<Box<dyn Error ..>>` is not satisfied":
+            /// leave `plain()` out there.
+            ///
+            /// HTTP clients do without it, if they take an [`http::Request`], as hyper's does. A
+            /// `reqwest::Client` takes a request of its own, and so compiles only behind `plain()`,
+            /// which gives back at the answer's head, before its body. To hold to the end of the
+            /// body, put the types of `http` around the client, and an HTTP layer around these:
+            ///
+            /// ```text
+            /// ServiceBuilder::new()
+            ///     .layer(gate)
+            ///     .map_response(http::Response::<reqwest::Body>::from)
+            ///     .map_request(|request: http::Request<reqwest::Body>| {
+            ///         reqwest::Request::try_from(request).expect("an absolute URI")
+            ///     })
+            ///     .service(reqwest::Client::new())
+            /// ```
             pub fn plain(self) -> $layer<Plain> {
                 $layer {
                     admission: self.admission,
@@ -282,7 +328,7 @@ macro_rules! layer_settings {
         impl $layer<Plain> {
             /// Sets which of the gate's siblings every request has to pass.
             pub fn key(mut self, key: impl Into<Key>) -> Self {
-                self.admission.set_fixed_key(&key.into());
+                self.admission.set_fixed_key(key.into());
                 self
             }
         }
@@ -307,6 +353,10 @@ layer_settings!(ConcurrencyLimitLayer);
 ///
 /// Its clones share the gate. It is ready whenever the inner service is: requests wait in the
 /// [response future](ResponseFuture), and nothing is reserved before they are there.
+///
+/// "`Gated<..>: Service<_>` is not satisfied" means that the inner service is not one of HTTP: it
+/// does not take an [`http::Request`], or does not answer by an [`http::Response`]. Make the layer
+/// [`plain`](MutexLayer::plain).
 #[derive(Debug, Clone)]
 pub struct Gated<S, P = Http> {
     inner: S,

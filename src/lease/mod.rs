@@ -250,6 +250,11 @@ pub(crate) fn log_loss(gate: &str, fence: FencingToken, reason: LostReason) {
     tracing::warn!(%gate, fencing_token, %reason, "lost a lease");
 }
 
+/// One line for leases of a gate that end together, for one reason.
+pub(crate) fn log_losses(gate: &str, count: u64, reason: LostReason) {
+    tracing::warn!(%gate, count, %reason, "lost leases");
+}
+
 /// The one way to race work against the loss of a lease.
 pub(crate) async fn while_held<T>(
     state: &Arc<LeaseState>,

@@ -64,7 +64,7 @@ impl Mutex {
     #[must_use]
     pub fn keyed(&self, key: impl Into<Key>) -> Self {
         Self {
-            gate: self.gate.keyed(&key.into()),
+            gate: self.gate.keyed(key.into()),
         }
     }
 

@@ -63,7 +63,7 @@ impl Semaphore {
     #[must_use]
     pub fn keyed(&self, key: impl Into<Key>) -> Self {
         Self {
-            gate: self.gate.keyed(&key.into()),
+            gate: self.gate.keyed(key.into()),
         }
     }
 

@@ -4,7 +4,7 @@
 const KEPT_MS: i64 = 61_000;
 
 /// Says of each key whatever should not be: a holder, a waiter, a record of one, a life without end
-/// or longer than a minute. What may stay for that minute is a gate's counter and the roster.
+/// or longer than a minute. What may stay for that minute is the clock and the roster of a tag.
 pub(crate) fn leftovers(connection: &mut redis::Connection) -> Vec<String> {
     let keys: Vec<String> = ask(connection, &["KEYS", "*"]);
     keys.iter()
@@ -44,10 +44,11 @@ fn of_key(connection: &mut redis::Connection, key: &str) -> Vec<String> {
     let kind: String = ask(connection, &["TYPE", key]);
     match kind.as_str() {
         "zset" if key.ends_with(":roster") => {}
+        "string" if key.ends_with(":clock") => {}
         "hash" => {
             let fields: Vec<(String, String)> = ask(connection, &["HGETALL", key]);
             let stray = |(name, value): &(String, String)| match name.as_str() {
-                "F" | "L" => false,
+                "L" => false,
                 "S" => value != "0",
                 _ => true,
             };

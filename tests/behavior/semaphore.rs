@@ -140,6 +140,8 @@ pub(crate) async fn what_never_fits_is_refused_at_once<R: Rig>() {
             (never.kind(), never.retry_after()),
             (RefusalKind::NeverFits, None)
         );
+        let text = never.to_string();
+        assert!(text.contains(&format!("{permits} of 3 permits")), "{text}");
     }
     let all = take_many(&semaphore, 3).await;
     let never = refusal(promptly("a refusal", semaphore.acquire_many(4)).await);

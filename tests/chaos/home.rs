@@ -114,7 +114,7 @@ impl Home for Server {
             if !(0..=KEPT_MS).contains(&left) {
                 return Err(format!("{key} for {left} ms"));
             }
-            if key.ends_with(":roster") {
+            if key.ends_with(":roster") || key.ends_with(":clock") {
                 continue;
             }
             let kind: String =
@@ -129,7 +129,7 @@ impl Home for Server {
             };
             if let Some(field) = fields
                 .iter()
-                .find(|field| !["F", "S", "L"].contains(&field.as_str()))
+                .find(|field| !["S", "L"].contains(&field.as_str()))
             {
                 let all = if kind == "hash" {
                     ask(&["HGETALL", &key]).await

@@ -148,8 +148,12 @@ pub(crate) struct Answer {
 
 impl Caller {
     pub(crate) async fn of(example: &mut Example) -> Self {
+        Self::at(example.address().await)
+    }
+
+    pub(crate) fn at(address: String) -> Self {
         Self {
-            address: example.address().await,
+            address,
             client: Client::builder(TokioExecutor::new()).build_http(),
         }
     }

@@ -1,13 +1,14 @@
 //! Sockets that hold a permit for as long as they are open.
 
 use futures_util::{SinkExt, StreamExt};
+use http::StatusCode;
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 use tokio_tungstenite::tungstenite::protocol::frame::coding::CloseCode;
 use tokio_tungstenite::tungstenite::{Error, Message};
 use tokio_tungstenite::{MaybeTlsStream, WebSocketStream, connect_async};
 
-use crate::example::{Example, LONG};
+use crate::example::{Caller, Example, LONG};
 use crate::support::{Server, wait_for};
 
 /// An hour: what was not given back stays taken for the whole test.
@@ -105,6 +106,17 @@ async fn a_socket_holds_its_permit_until_it_is_closed_and_then_another_gets_in()
     assert!(served.is_full().await);
     second.assert_echoes().await;
     third.assert_echoes().await;
+}
+
+#[tokio::test]
+async fn a_request_of_a_wrong_method_takes_no_permit() {
+    let mut example = Example::start("websocket", &[("CAP", "1"), FOREVER]);
+    let address = example.address().await;
+    let url = format!("ws://{address}/echo");
+    let served = Served { example, url };
+    let _socket = served.open().await.expect("a free permit");
+    let answer = Caller::at(address).post("/echo").await;
+    assert_eq!(answer.status, StatusCode::METHOD_NOT_ALLOWED);
 }
 
 #[tokio::test]

@@ -2,9 +2,10 @@
 
 use std::fmt;
 use std::future::Future;
+use std::io;
 use std::pin::Pin;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{self, Arc};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
@@ -16,6 +17,7 @@ use portcullis::layer::BoxError;
 use portcullis::{Mutex, Portcullis, Semaphore};
 use tokio::sync::mpsc;
 use tower::Service;
+use tracing::Level;
 
 use crate::support::{Server, wait_for};
 
@@ -258,4 +260,36 @@ impl Drop for Pieces {
 
 pub(crate) fn request() -> Request<String> {
     Request::get("/").body(String::new()).expect("a path")
+}
+
+/// What is logged at level `ERROR` in this thread.
+#[derive(Clone, Default)]
+pub(crate) struct Log(Arc<sync::Mutex<Vec<u8>>>);
+
+impl Log {
+    pub(crate) fn start() -> (Self, tracing::subscriber::DefaultGuard) {
+        let log = Self::default();
+        let writer = log.clone();
+        let subscriber = tracing_subscriber::fmt()
+            .with_max_level(Level::ERROR)
+            .with_writer(move || writer.clone())
+            .finish();
+        (log, tracing::subscriber::set_default(subscriber))
+    }
+
+    pub(crate) fn lines(&self) -> Vec<String> {
+        let bytes = self.0.lock().expect("no panic");
+        let text = str::from_utf8(&bytes).expect("text");
+        text.lines().map(str::to_owned).collect()
+    }
+}
+
+impl io::Write for Log {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        io::Write::write(&mut *self.0.lock().expect("no panic"), bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
 }

@@ -1,18 +1,20 @@
 //! What a handler sees of what its request holds, and how it keeps it.
 
 use std::sync::Mutex;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use axum::body::Body;
 use axum::routing::post;
 use axum::{Extension, Router};
+use http::request::Parts;
 use http::{Request, Response, StatusCode};
-use portcullis::layer::{Kept, NotHeld};
-use portcullis::{ConcurrencyLimitLayer, Held, MutexLayer};
+use http_body_util::BodyExt;
+use portcullis::layer::{HeldBody, Kept, NotHeld};
+use portcullis::{ConcurrencyLimitLayer, Held, MutexLayer, Portcullis};
 use tokio::sync::mpsc;
-use tower::{Layer, ServiceBuilder, ServiceExt};
+use tower::{Layer, Service, ServiceBuilder, ServiceExt};
 
-use crate::fixture::{Fixture, Pieces, Probe, request};
+use crate::fixture::{Broken, Fixture, Log, Pieces, Probe, SEEN, request};
 
 /// Behind both gates, with a body of its own: what the handler of its one request held.
 async fn held_behind_both(fixture: &Fixture, body: Pieces) -> (Held, Response<impl Sized>) {
@@ -52,6 +54,28 @@ async fn each_gate_on_the_way_adds_its_lease() {
 }
 
 #[tokio::test]
+async fn what_is_not_held_is_named_with_what_the_request_passed() {
+    let fixture = Fixture::new();
+    let (held, _response) = held_behind_both(&fixture, Pieces::silent()).await;
+    let another = held.lease("another").expect_err("no such gate").to_string();
+    assert!(
+        another.contains("`another`") && another.contains("only `reports`, `withdraw`"),
+        "{another}"
+    );
+    let ungated = Held::default();
+    let none = ungated.lease("withdraw").expect_err("no gate").to_string();
+    assert!(
+        none.contains("`withdraw`") && none.contains("passed no gate"),
+        "{none}"
+    );
+    let nothing = ungated.keep().expect_err("no gate").to_string();
+    assert!(nothing.contains("passed no gate"), "{nothing}");
+    for text in [another, none, nothing] {
+        assert!(!text.contains("``"), "{text}");
+    }
+}
+
+#[tokio::test]
 async fn looking_at_a_lease_does_not_hold_it() {
     let fixture = Fixture::new();
     let (held, response) = held_behind_both(&fixture, Pieces::silent()).await;
@@ -60,7 +84,10 @@ async fn looking_at_a_lease_does_not_hold_it() {
     fixture.wait_until_free(1).await;
     fixture.wait_until_unlocked().await;
     assert!(!lock.is_held());
-    assert!(held.keep().is_err(), "what was given back can't be kept");
+    let late = held.keep().expect_err("what was given back can't be kept");
+    let text = late.to_string();
+    assert!(text.contains("has given back"), "{text}");
+    assert!(!text.contains("passed"), "{text}");
 }
 
 #[tokio::test]
@@ -134,6 +161,27 @@ async fn axum_handlers_extract_what_they_hold() {
 }
 
 #[tokio::test]
+async fn a_request_that_comes_back_with_what_it_held_keeps_what_it_holds_then() {
+    let fixture = Fixture::new();
+    let probe = Probe::new(|request| {
+        let kept = request.extensions().get::<Held>().map(Held::keep);
+        assert!(matches!(kept, Some(Ok(_))), "{kept:?}");
+        // As a proxy does that hands on all it knows.
+        let mut response = Response::new(Pieces::empty());
+        *response.extensions_mut() = request.extensions().clone();
+        async { Ok(response) }
+    });
+    let gated = MutexLayer::new(fixture.mutex()).layer(probe);
+    let mut extensions = http::Extensions::new();
+    for _ in 0..3 {
+        let mut request = request();
+        *request.extensions_mut() = extensions;
+        let response = gated.clone().oneshot(request).await.expect("an answer");
+        extensions = response.into_parts().0.extensions;
+    }
+}
+
+#[tokio::test]
 async fn a_request_tried_again_under_an_outer_gate_does_not_meet_its_first_lease() {
     let fixture = Fixture::new();
     let (share, mut shared) = mpsc::unbounded_channel();
@@ -164,4 +212,85 @@ async fn a_request_tried_again_under_an_outer_gate_does_not_meet_its_first_lease
         .lease("withdraw")
         .expect("held");
     assert!(first.fencing_token() < second.fencing_token());
+}
+
+/// The end of the `type` of the answer to a request behind two gates; `None` if it passed them.
+async fn refusal_behind<O, I>(outer: O, inner: I) -> Option<String>
+where
+    I: Layer<Probe>,
+    O: Layer<I::Service>,
+    O::Service:
+        Service<Request<String>, Response = Response<HeldBody<HeldBody<Pieces>>>, Error = Broken>,
+{
+    let gated = outer.layer(inner.layer(Probe::answering(Pieces::empty)));
+    let answer = gated.oneshot(request()).await.expect("an answer");
+    let (head, body) = answer.into_parts();
+    if head.status == StatusCode::OK {
+        return None;
+    }
+    let problem = body.collect().await.expect("a whole body").to_bytes();
+    let problem: serde_json::Value = serde_json::from_slice(&problem).expect("JSON");
+    let kind = problem["type"].as_str().expect("a type");
+    Some(kind.rsplit(':').next().expect("its end").to_owned())
+}
+
+#[tokio::test]
+async fn who_comes_to_the_same_lock_twice_is_told_at_once_that_it_would_wait_for_itself() {
+    let fixture = Fixture::new();
+    let lock = |mutex| MutexLayer::new(mutex).max_wait(SEEN);
+    let a = |_: &Parts| Some("a");
+    let same = [
+        (lock(fixture.mutex()), lock(fixture.mutex())),
+        (lock(fixture.mutex()).key(a), lock(fixture.mutex()).key(a)),
+        (
+            lock(fixture.mutex()).key(a),
+            lock(fixture.mutex().keyed("a")),
+        ),
+        (
+            lock(fixture.gates.mutex_at("withdraw")),
+            lock(fixture.gates.mutex_at("withdraw")),
+        ),
+    ];
+    let begun = Instant::now();
+    for (outer, inner) in same {
+        let (log, _guard) = Log::start();
+        let refusal = refusal_behind(outer, inner).await;
+        assert_eq!(refusal.as_deref(), Some("misconfigured"));
+        let lines = log.lines();
+        assert_eq!(lines.len(), 1, "{lines:?}");
+        assert!(lines[0].contains("holds this lock already"), "{lines:?}");
+    }
+    assert!(begun.elapsed() < SEEN);
+    fixture.wait_until_unlocked().await;
+}
+
+#[tokio::test]
+async fn gates_that_differ_or_have_room_for_two_can_stand_behind_one_another() {
+    let fixture = Fixture::new();
+    let lock = |mutex| MutexLayer::new(mutex).max_wait(SEEN);
+    let key = |key: &'static str| move |_: &Parts| Some(key);
+    for (outer, inner) in [
+        (lock(fixture.mutex()), lock(fixture.mutex()).key(key("a"))),
+        (
+            lock(fixture.mutex()).key(key("a")),
+            lock(fixture.mutex()).key(key("b")),
+        ),
+        (
+            lock(fixture.mutex().keyed("a")),
+            lock(fixture.mutex().keyed("b")),
+        ),
+        (
+            lock(fixture.mutex()),
+            lock(fixture.gates.mutex_at("withdraw")),
+        ),
+        // Of the same name elsewhere.
+        (
+            lock(fixture.mutex()),
+            lock(Portcullis::in_memory().mutex("withdraw")),
+        ),
+    ] {
+        assert_eq!(refusal_behind(outer, inner).await, None);
+    }
+    let permits = || ConcurrencyLimitLayer::new(fixture.semaphore(2));
+    assert_eq!(refusal_behind(permits(), permits()).await, None);
 }

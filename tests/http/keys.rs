@@ -3,7 +3,6 @@
 
 use std::io;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
-use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use axum::Router;
@@ -11,14 +10,16 @@ use axum::body::Body;
 use axum::extract::{ConnectInfo, Path};
 use axum::routing::{any, get, post};
 use http::header::{HeaderName, RETRY_AFTER, WWW_AUTHENTICATE};
+use http::request::Parts;
 use http::{HeaderValue, Method, Request, Response, StatusCode};
 use http_body_util::BodyExt;
-use portcullis::layer::{MakeKey, client_ip, extension, header, path_param, route};
-use portcullis::{MutexLayer, Portcullis};
+use portcullis::layer::{KeyError, MakeKey, client_ip, extension, header, path_param, route};
+use portcullis::{Key, MutexLayer, Portcullis};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tower::{Layer, ServiceExt};
-use tracing::Level;
+
+use crate::fixture::Log;
 
 /// A lock for each key, for which nobody waits.
 fn lock(key: impl MakeKey + 'static) -> MutexLayer {
@@ -98,38 +99,6 @@ fn no_key() -> (u16, String) {
     (400, "no-key".to_owned())
 }
 
-/// What is logged at level `ERROR` in this thread.
-#[derive(Clone, Default)]
-struct Log(Arc<Mutex<Vec<u8>>>);
-
-impl Log {
-    fn start() -> (Self, tracing::subscriber::DefaultGuard) {
-        let log = Self::default();
-        let writer = log.clone();
-        let subscriber = tracing_subscriber::fmt()
-            .with_max_level(Level::ERROR)
-            .with_writer(move || writer.clone())
-            .finish();
-        (log, tracing::subscriber::set_default(subscriber))
-    }
-
-    fn lines(&self) -> Vec<String> {
-        let bytes = self.0.lock().expect("no panic");
-        let text = str::from_utf8(&bytes).expect("text");
-        text.lines().map(str::to_owned).collect()
-    }
-}
-
-impl io::Write for Log {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        io::Write::write(&mut *self.0.lock().expect("no panic"), bytes)
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
-}
-
 /// Every request is refused, and what to do is logged once, with all of `remedy` in it.
 async fn assert_misconfigured(app: &Router, request: impl Fn() -> Request<Body>, remedy: &[&str]) {
     let (log, _guard) = Log::start();
@@ -139,7 +108,10 @@ async fn assert_misconfigured(app: &Router, request: impl Fn() -> Request<Body>,
     }
     let lines = log.lines();
     assert_eq!(lines.len(), 1, "{lines:?}");
-    for part in remedy.iter().chain(&["keyed"]) {
+    for part in remedy
+        .iter()
+        .chain(&["keyed", "this request can't have a key: "])
+    {
         assert!(lines[0].contains(part), "{part}: {}", lines[0]);
     }
 }
@@ -259,6 +231,84 @@ async fn a_path_parameter_that_a_route_does_not_have_is_named_with_those_it_has(
     let inner = Router::new().route("/{id}", get(async || "in").layer(lock(path_param("id"))));
     let app = Router::new().nest_service("/{id}", inner);
     assert_misconfigured(&app, || get_from("/7/8"), &["several of this name"]).await;
+}
+
+#[tokio::test]
+async fn a_strangers_unknown_path_does_not_hide_what_is_wrong_with_a_route() {
+    let app = Router::new()
+        .route("/reports", get(async || "in"))
+        .route("/{tenant}/withdraw", get(async || "in"))
+        .layer(lock(path_param("id")));
+    let (log, _guard) = Log::start();
+    for path in ["/no/such/path", "/reports", "/acme/withdraw"].repeat(2) {
+        assert_eq!(refused(&app, get_from(path)).await.0, 503);
+    }
+    let lines = log.lines();
+    assert_eq!(lines.len(), 3, "{lines:?}");
+    for (line, cause) in
+        lines
+            .iter()
+            .zip(["no route was matched", "`/reports`", "`/{tenant}/withdraw`"])
+    {
+        assert!(line.contains(cause), "{cause}: {line}");
+    }
+}
+
+#[tokio::test]
+async fn callers_can_not_fill_the_log_with_what_is_misconfigured() {
+    let by_caller = |parts: &Parts| {
+        let path = parts.uri.path().to_owned();
+        Err::<Key, _>(KeyError::misconfigured(path))
+    };
+    let app = app(&lock(by_caller));
+    let (log, _guard) = Log::start();
+    for account in 0..100 {
+        let path = format!("/accounts/{}", account % 50);
+        assert_eq!(refused(&app, get_from(&path)).await.0, 503);
+    }
+    assert_eq!(log.lines().len(), 16);
+}
+
+#[tokio::test]
+async fn an_optional_part_of_the_path_lets_pass_who_takes_another_route_or_none() {
+    let routes = || {
+        Router::new()
+            .route("/accounts/{id}", get(async || "in"))
+            .route("/reports", get(async || "in"))
+    };
+    let (log, _guard) = Log::start();
+    let app = routes().layer(lock(path_param("id").optional()));
+    let account = || get_from("/accounts/7");
+    assert!(share(&app, account(), account()).await);
+    assert!(!share(&app, get_from("/reports"), get_from("/reports")).await);
+    assert_eq!(
+        status(&app, get_from("/nowhere")).await,
+        StatusCode::NOT_FOUND
+    );
+    let app = routes().layer(lock(route().optional()));
+    assert!(share(&app, account(), account()).await);
+    assert_eq!(
+        status(&app, get_from("/nowhere")).await,
+        StatusCode::NOT_FOUND
+    );
+    assert!(log.lines().is_empty(), "{:?}", log.lines());
+}
+
+#[tokio::test]
+async fn a_path_parameter_that_is_empty_or_too_long_is_no_key() {
+    let app = Router::new()
+        .route("/accounts/{id}/withdraw", get(async || "in"))
+        .route_layer(lock(path_param("id")));
+    let request = |id: &str| get_from(&format!("/accounts/{id}/withdraw"));
+    let long = "x".repeat(257);
+    assert!(share(&app, request(&long[1..]), request(&long[1..])).await);
+    for unusable in ["", &long] {
+        assert_eq!(
+            refused(&app, request(unusable)).await,
+            no_key(),
+            "{unusable:?}"
+        );
+    }
 }
 
 #[tokio::test]

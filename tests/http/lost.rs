@@ -1,11 +1,12 @@
 //! What becomes of a request whose lease is lost.
 
 use std::future::pending;
+use std::time::Duration;
 
 use http::{Request, Response, StatusCode};
 use http_body_util::BodyExt;
 use portcullis::layer::OnLost;
-use portcullis::{Held, LostReason, MutexLayer};
+use portcullis::{Held, LeaseMode, LostReason, MutexLayer};
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 use tower::{Layer, Service, ServiceExt};
@@ -72,6 +73,21 @@ async fn an_aborted_handler_is_dropped_and_its_caller_told() {
         .expect("a whole body")
         .to_bytes();
     assert!(String::from_utf8_lossy(&body).contains("portcullis:lease-lost"));
+}
+
+#[tokio::test]
+async fn a_handler_that_blocks_until_its_lease_is_over_is_not_answered_for() {
+    let fixture = Fixture::new();
+    let ttl = Duration::from_millis(200);
+    let mutex = fixture.mutex().ttl(ttl).expect("in range");
+    let fixed = mutex.lease(LeaseMode::Fixed).expect("in range");
+    let probe = Probe::new(move |_| async move {
+        std::thread::sleep(ttl + Duration::from_millis(50));
+        Ok(Response::new(Pieces::empty()))
+    });
+    let response = MutexLayer::new(fixed).layer(probe).oneshot(request()).await;
+    let response = response.expect("an answer");
+    assert_eq!(response.status(), StatusCode::SERVICE_UNAVAILABLE);
 }
 
 #[tokio::test]

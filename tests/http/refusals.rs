@@ -20,7 +20,7 @@ use tokio::time::timeout;
 use tower::{Layer, ServiceExt};
 
 use crate::contract::{InMemory, Place};
-use crate::fixture::{Fixture, Pieces, Probe, SEEN, request};
+use crate::fixture::{Fixture, Log, Pieces, Probe, SEEN, request};
 
 const NO_WAIT: Duration = Duration::ZERO;
 
@@ -322,6 +322,26 @@ async fn more_permits_than_there_ever_are_is_the_callers_error_and_not_worth_a_r
 }
 
 #[tokio::test]
+async fn a_limit_of_zero_is_the_services_own_mistake_and_logged() {
+    let place = InMemory::start();
+    let layer = ConcurrencyLimitLayer::new(place.semaphore(3));
+    let (log, _guard) = Log::start();
+    for weight in [0, 1, 4] {
+        let nobody = Demand::default().weight(weight).limit(0);
+        let refused = refused(layer.clone().demand(move |_| nobody)).await;
+        assert_eq!(refused.row(), (503, "misconfigured"), "weight {weight}");
+        assert_eq!(refused.retry_after, None);
+    }
+    let lines = log.lines();
+    assert_eq!(lines.len(), 1, "{lines:?}");
+    let line = &lines[0];
+    assert!(
+        line.contains("reports") && line.contains("limit of 0"),
+        "{line}"
+    );
+}
+
+#[tokio::test]
 async fn a_lease_that_is_lost_on_the_way_is_unavailable() {
     let place = InMemory::start();
     let layers = [
@@ -439,6 +459,25 @@ async fn who_is_asked_about_refusals_can_change_the_answer() {
         body.to_bytes()
             .starts_with(b"{\"type\":\"urn:problem-type:portcullis:locked\"")
     );
+}
+
+#[tokio::test]
+async fn an_answer_of_ones_own_is_made_from_a_kinds_code_and_title() {
+    let place = InMemory::start();
+    let _held = place.mutex().lock().await.expect("a free lock");
+    let layer = MutexLayer::new(place.mutex()).max_wait(NO_WAIT);
+    let told = refused(layer.clone()).await;
+    let layer = layer.on_refusal(|rejection, answer| {
+        let kind = rejection.kind();
+        answer.map(|_| Bytes::from(format!("{}: {}", kind.as_str(), kind.title())))
+    });
+    let gated = layer.layer(Probe::answering(Pieces::empty));
+    let answer = gated.oneshot(request()).await.expect("an answer");
+    assert!(answer.headers().contains_key(RETRY_AFTER));
+    let body = answer.into_body().collect().await.expect("a whole body");
+    let problem: serde_json::Value = serde_json::from_str(&told.text).expect("JSON");
+    let title = problem["title"].as_str().expect("a title");
+    assert_eq!(body.to_bytes(), format!("{}: {title}", told.kind));
 }
 
 #[tokio::test]

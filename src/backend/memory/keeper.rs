@@ -1,6 +1,7 @@
 //! Watches the clock for all sites, from a thread of its own or, on a runtime's clock, from a task
 //! there.
 
+use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -33,33 +34,35 @@ impl Keeper {
         }
     }
 
-    /// Makes sure that it looks at `at`.
-    pub(super) fn wake_by(&self, memory: &Arc<Memory>, at: Instant) {
+    /// Makes sure that it looks at `at`. Fails if it can't be started: whoever looks at a gate still
+    /// settles what is due there, and the next alarm tries again.
+    pub(super) fn wake_by(&self, memory: &Arc<Memory>, at: Instant) -> io::Result<()> {
         if !self.started.load(Ordering::Acquire) && !self.started.swap(true, Ordering::AcqRel) {
-            self.start(memory);
+            self.start(memory)
+                .inspect_err(|_| self.started.store(false, Ordering::Release))?;
         }
         if at.as_nanos() < self.wakes_at.load(Ordering::SeqCst) {
             self.bell.notify_one();
         }
+        Ok(())
     }
 
-    fn start(&self, memory: &Arc<Memory>) {
+    fn start(&self, memory: &Arc<Memory>) -> io::Result<()> {
         let keep = keep(Arc::downgrade(memory), Arc::clone(&self.bell));
-        let started = match &memory.clock {
+        match &memory.clock {
             #[cfg(feature = "test-util")]
             Clock::Runtime(runtime, _) => {
                 runtime.spawn(keep);
                 Ok(())
             }
             Clock::System => thread::spawn(|| keep),
-        };
-        if let Err(error) = started {
-            // Whoever looks at a gate still settles what is due there, and the next alarm tries
-            // again.
-            self.started.store(false, Ordering::Release);
-            tracing::error!(%error, "no thread can be started: leases and waits may end late");
         }
     }
+}
+
+/// To be called where no ledger is locked, as all that logs: a subscriber may run anything.
+pub(super) fn log_not_started(error: &io::Error) {
+    tracing::error!(%error, "no thread can be started: leases and waits may end late");
 }
 
 /// The last handle, guard and waiter are gone.

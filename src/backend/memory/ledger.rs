@@ -22,7 +22,7 @@ use super::queue::Queue;
 use super::turnstile::Count;
 use crate::backend::{Place, Terms, Wait};
 use crate::error::{BackendError, BackendErrorKind, LockError, Refusal, RefusalKind};
-use crate::lease::{Lease, LeaseMode, LeaseState, LostReason, log_loss};
+use crate::lease::{Lease, LeaseMode, LeaseState, LostReason};
 use crate::time::{Clock, Instant, Ttl};
 use crate::token::{FencingToken, Token};
 
@@ -520,20 +520,13 @@ impl Ledger {
         let Some(holder) = self.holders.get(&fence) else {
             return;
         };
-        let lost = match &holder.state {
-            // Its owner may be about to give it back, and then has not lost it.
-            Some(state) if !state.mark_lost(reason) => false,
-            Some(state) => {
-                news.lost(Arc::clone(state));
-                true
-            }
-            None => {
-                self.lost.insert(fence, reason);
-                true
-            }
-        };
-        if lost {
-            log_loss(&self.gate, FencingToken::new(fence), reason);
+        let state = holder.state.clone();
+        if state.is_none() {
+            self.lost.insert(fence, reason);
+        }
+        // Its owner may be about to give it back, and then has not lost it.
+        if state.as_ref().is_none_or(|state| state.mark_lost(reason)) {
+            news.lost(&self.gate, FencingToken::new(fence), reason, state);
         }
         self.remove(fence, released, news);
     }
@@ -546,7 +539,7 @@ impl Ledger {
             counted.lost.push((self.fence, reason));
             counted.ghosts += count;
             self.used -= count;
-            tracing::warn!(gate = %self.gate, count, %reason, "lost leases");
+            news.lost_unseen(&self.gate, count, reason);
         }
         for _ in 0..count {
             if let Some(process) = &counted.awaited_by {

@@ -24,6 +24,8 @@ use tokio::sync::oneshot;
 
 use self::keeper::Keeper;
 use self::ledger::{Entered, unreachable};
+#[cfg(feature = "test-util")]
+use self::news::News;
 use self::process::Process;
 use self::sites::{Site, Sites};
 use super::{Acquire, Backend, Place, ReleaseAnswer, ShutdownReport, Terms, Waiting};
@@ -71,9 +73,15 @@ impl Memory {
     pub(crate) fn expire(self: &Arc<Self>, gate: &str) -> usize {
         let sites = self.sites.all();
         let of_gate = sites.iter().filter(|site| &**site.gate() == gate);
-        of_gate
-            .map(|site| site.change(self, |ledger, news| ledger.expire(news)))
-            .sum()
+        let mut all_news = News::default();
+        let expire = |site: &Arc<Site>| {
+            let (count, news) = site.change_untold(self, |ledger, news| ledger.expire(news));
+            all_news.append(news);
+            count
+        };
+        let count = of_gate.map(expire).sum();
+        all_news.deliver();
+        count
     }
 
     pub(crate) fn set_out(self: &Arc<Self>, out: bool) {

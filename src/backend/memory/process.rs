@@ -7,6 +7,7 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 
 use super::Memory;
+use super::news::News;
 use crate::backend::ShutdownReport;
 use crate::time::Instant;
 
@@ -92,9 +93,13 @@ impl Process {
 
     /// The deadline has passed: its leases are ended.
     pub(super) fn cut(&self, memory: &Arc<Memory>) {
+        let mut all_news = News::default();
         for site in memory.sites.all() {
-            site.change(memory, |ledger, news| ledger.end_all_of(self, news));
+            let ((), news) =
+                site.change_untold(memory, |ledger, news| ledger.end_all_of(self, news));
+            all_news.append(news);
         }
+        all_news.deliver();
     }
 
     /// One of the leases that were counted has ended.

@@ -8,11 +8,13 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::hash::{BuildHasher, RandomState};
+use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use super::Memory;
+use super::keeper;
 use super::ledger::Ledger;
 use super::news::News;
 use super::process::Process;
@@ -62,6 +64,20 @@ impl Site {
         memory: &Arc<Memory>,
         change: impl FnOnce(&mut Ledger, &mut News) -> T,
     ) -> T {
+        let (outcome, news) = self.change_untold(memory, change);
+        if !news.is_empty() {
+            news.deliver();
+        }
+        outcome
+    }
+
+    /// As [`change`](Self::change), but leaves it to the caller to tell those whom it concerns.
+    #[inline]
+    pub(super) fn change_untold<T>(
+        self: &Arc<Self>,
+        memory: &Arc<Memory>,
+        change: impl FnOnce(&mut Ledger, &mut News) -> T,
+    ) -> (T, News) {
         let mut news = News::default();
         let mut ledger = self.ledger();
         if !ledger.is_calm() {
@@ -74,33 +90,29 @@ impl Site {
         if let Some(count) = ledger.count() {
             self.turnstile.open(count);
         }
-        drop(ledger);
-        if !news.is_empty() {
-            news.deliver();
-        }
-        outcome
+        (outcome, news)
     }
 
     /// Hands on what a change has freed, and sees to it that somebody looks in again.
     fn follow_up(self: &Arc<Self>, memory: &Arc<Memory>, ledger: &mut Ledger, news: &mut News) {
         ledger.hand_on(&memory.clock, news);
-        self.set_alarm(memory, ledger);
+        if let Err(error) = self.set_alarm(memory, ledger) {
+            news.unwatched(error);
+        }
     }
 
     /// Has somebody look in when the next thing is due. An alarm that is too early is left: it finds
     /// nothing due and is set again, which is cheaper than to move it with each change.
-    fn set_alarm(self: &Arc<Self>, memory: &Arc<Memory>, ledger: &mut Ledger) {
+    fn set_alarm(self: &Arc<Self>, memory: &Arc<Memory>, ledger: &mut Ledger) -> io::Result<()> {
         let next = ledger.next_due();
-        if next == ledger.alarm {
-            return;
+        if next == ledger.alarm || (next > ledger.alarm && next != Instant::FAR) {
+            return Ok(());
         }
-        if next < ledger.alarm || next == Instant::FAR {
-            let before = std::mem::replace(&mut ledger.alarm, next);
-            let alarm = Alarm::Site(Arc::clone(self));
-            memory
-                .sites
-                .move_alarm(memory, self.shard, self.id, before, next, alarm);
-        }
+        let before = std::mem::replace(&mut ledger.alarm, next);
+        let alarm = Alarm::Site(Arc::clone(self));
+        memory
+            .sites
+            .move_alarm(memory, self.shard, self.id, before, next, alarm)
     }
 
     /// One more place of a process refers to it.
@@ -253,7 +265,10 @@ impl Sites {
         at: Instant,
     ) {
         let alarm = Alarm::Process(Arc::clone(process));
-        self.move_alarm(memory, 0, self.next_id(), Instant::FAR, at, alarm);
+        let set = self.move_alarm(memory, 0, self.next_id(), Instant::FAR, at, alarm);
+        if let Err(error) = set {
+            keeper::log_not_started(&error);
+        }
     }
 
     fn move_alarm(
@@ -264,18 +279,18 @@ impl Sites {
         from: Instant,
         to: Instant,
         alarm: Alarm,
-    ) {
+    ) -> io::Result<()> {
         {
             let mut alarms = self.shards[shard].alarms();
             if from != Instant::FAR {
                 alarms.remove(&(from, id));
             }
             if to == Instant::FAR {
-                return;
+                return Ok(());
             }
             alarms.insert((to, id), alarm);
         }
-        memory.keeper.wake_by(memory, to);
+        memory.keeper.wake_by(memory, to)
     }
 
     /// Takes the alarms that have gone off, and tells when the next one does.

@@ -128,8 +128,9 @@ impl Call {
                     .arg(end.resource.released.as_deref().unwrap_or_default());
             }
             Body::Renew(renew) => {
-                cmd.arg(1 + 2 * renew.leases.len())
-                    .arg(&*renew.roster.roster);
+                cmd.arg(2 + 2 * renew.leases.len())
+                    .arg(&*renew.roster.roster)
+                    .arg(&*renew.roster.clock);
                 for lease in &renew.leases {
                     cmd.arg(lease.resource.main()).arg(lease.resource.records());
                 }
@@ -146,11 +147,12 @@ impl Call {
 }
 
 fn gate_keys(cmd: &mut Cmd, resource: &Resource) {
-    cmd.arg(4)
+    cmd.arg(5)
         .arg(resource.main())
         .arg(resource.queue())
         .arg(resource.records())
-        .arg(&*resource.roster);
+        .arg(&*resource.roster)
+        .arg(&*resource.clock);
 }
 
 /// Whole milliseconds, at least one: the scripts take no zero for a duration that is not nothing.

@@ -34,7 +34,7 @@ pub(crate) mod renewal {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Garbled;
 
-/// An answer, with the server's clock when its script ran.
+/// An answer, with the server's clock when its script ran: 0 if it did not read it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Reply<T> {
     pub(crate) us: u64,
@@ -53,7 +53,6 @@ pub(crate) enum Acquired {
         crowd: Crowd,
         /// The place was made by this call.
         entered: bool,
-        mark: u64,
     },
     Busy(Crowd),
     Full(Crowd),
@@ -95,11 +94,10 @@ pub(crate) enum Renewed {
 /// A message to the inbox.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Push {
-    /// A claim was granted, after every answer under this tag that carries a smaller mark.
+    /// A claim was granted, after every answer under this tag that carries a smaller stamp.
     Grant {
         token: Token,
         fence: FencingToken,
-        mark: u64,
         left: Duration,
     },
     /// More is asked for than there ever is.
@@ -152,13 +150,12 @@ pub(crate) fn acquired(value: &Value) -> Result<Reply<Acquired>, Garbled> {
             fence: FencingToken::new(unsigned(fence)?),
             left: millis(left)?,
         },
-        (status::QUEUED, &[more, next_end, foreign, position, ticket, entered, mark]) => {
+        (status::QUEUED, &[more, next_end, foreign, position, ticket, entered]) => {
             Acquired::Queued {
                 stamp: unsigned(*stamp)?,
                 ticket: unsigned(ticket)?,
                 crowd: crowd(more, next_end, foreign, position)?,
                 entered: entered != 0,
-                mark: unsigned(mark)?,
             }
         }
         (status::BUSY, &[more, next_end, foreign, waiters]) => {
@@ -198,7 +195,7 @@ pub(crate) fn ended(value: &Value) -> Result<Reply<(Ended, bool)>, Garbled> {
 
 pub(crate) fn renewed(value: &Value) -> Result<Reply<(u64, Vec<Renewed>)>, Garbled> {
     let numbers = numbers(value)?;
-    let [us, mark, entries @ ..] = numbers.as_slice() else {
+    let [us, stamp, entries @ ..] = numbers.as_slice() else {
         return Err(Garbled);
     };
     let entry = |number: &i64| match *number {
@@ -210,7 +207,7 @@ pub(crate) fn renewed(value: &Value) -> Result<Reply<(u64, Vec<Renewed>)>, Garbl
     Ok(Reply {
         us: unsigned(*us)?,
         outcome: (
-            unsigned(*mark)?,
+            unsigned(*stamp)?,
             entries.iter().map(entry).collect::<Result<_, _>>()?,
         ),
     })
@@ -246,10 +243,9 @@ pub(crate) fn push(text: &[u8], instance: &Instance) -> Result<Push, Garbled> {
             .ok_or(Garbled)
     };
     match words.as_slice() {
-        ["g", holder, fence, mark, left] => Ok(Push::Grant {
+        ["g", holder, fence, left] => Ok(Push::Grant {
             token: token(holder)?,
             fence: FencingToken::new(number(fence)?),
-            mark: number(mark)?,
             left: Duration::from_millis(number(left)?),
         }),
         ["n", waiter, _stamp] => Ok(Push::Never {
@@ -372,11 +368,10 @@ mod tests {
         let token = Token::of(9);
         let text = token.text(&instance);
         let text = std::str::from_utf8(&text).expect("tokens are text");
-        let message = format!("g {text} 1795997474659159 1795997474659158 3000");
+        let message = format!("g {text} 1795997474659159 3000");
         let grant = Push::Grant {
             token,
             fence: FencingToken::new(1_795_997_474_659_159),
-            mark: 1_795_997_474_659_158,
             left: Duration::from_secs(3),
         };
         assert_eq!(push(message.as_bytes(), &instance), Ok(grant));

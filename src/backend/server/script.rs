@@ -33,18 +33,34 @@ impl Verb {
 }
 
 /// The parts in front of a script's body. Each uses functions of those before it only.
-const CLOCK: &str = include_str!("../../lua/lib/now.lua");
-const LIFETIMES: &str = concat!(
+const NOW: &str = include_str!("../../lua/lib/now.lua");
+const BASICS: &str = concat!(
+    include_str!("../../lua/lib/number.lua"),
     include_str!("../../lua/lib/lifetime.lua"),
+    include_str!("../../lua/lib/clock.lua"),
     include_str!("../../lua/lib/record.lua"),
-    include_str!("../../lua/lib/roster.lua")
 );
+const ROSTER: &str = include_str!("../../lua/lib/roster.lua");
 const STRING_HOLDERS: &str = include_str!("../../lua/lib/string_holders.lua");
+const FENCED: &str = "local FENCED = true\n";
+const UNFENCED: &str = "local FENCED = false\n";
 const ZSET_HOLDERS: &str = include_str!("../../lua/lib/zset_holders.lua");
 const HAND_OFF: &str = concat!(
     include_str!("../../lua/lib/gate.lua"),
     include_str!("../../lua/lib/grant.lua")
 );
+
+/// What answers where nobody else wants the gate, before the rest of the script is even defined: a
+/// function costs as much as a command, whether it is called or not.
+const fn quick(kind: Kind, verb: Verb) -> &'static str {
+    match (kind, verb) {
+        (Kind::Mutex, Verb::Acquire) => include_str!("../../lua/quick/string_acquire.lua"),
+        (Kind::Mutex, Verb::End) => include_str!("../../lua/quick/string_end.lua"),
+        (Kind::Semaphore, Verb::Acquire) => include_str!("../../lua/quick/zset_acquire.lua"),
+        (Kind::Semaphore, Verb::End) => include_str!("../../lua/quick/zset_end.lua"),
+        (Kind::Exact, _) | (_, Verb::Renew) => "",
+    }
+}
 
 /// One script for one kind of gate.
 pub(crate) struct Script {
@@ -54,12 +70,23 @@ pub(crate) struct Script {
 }
 
 impl Script {
-    fn new(kind: Kind, verb: Verb, clock: &str) -> Self {
-        let (place, holders) = match kind {
-            Kind::Mutex => ("mutex", STRING_HOLDERS),
-            Kind::Semaphore => ("semaphore", ZSET_HOLDERS),
+    fn new(kind: Kind, verb: Verb, now: &str) -> Self {
+        let (place, setting, holders) = match kind {
+            Kind::Mutex => ("mutex", FENCED, STRING_HOLDERS),
+            Kind::Exact => ("exact", UNFENCED, STRING_HOLDERS),
+            Kind::Semaphore => ("semaphore", "", ZSET_HOLDERS),
         };
-        let code = [clock, LIFETIMES, holders, HAND_OFF, verb.body()].concat();
+        let code = [
+            now,
+            BASICS,
+            quick(kind, verb),
+            ROSTER,
+            setting,
+            holders,
+            HAND_OFF,
+            verb.body(),
+        ];
+        let code = code.concat();
         let sha = redis::Script::new(&code).get_hash().to_owned();
         Self {
             name: format!("{place}/{}", verb.name()),
@@ -79,9 +106,9 @@ impl Script {
 }
 
 static SCRIPTS: LazyLock<Vec<Script>> = LazyLock::new(|| {
-    let kinds = [Kind::Mutex, Kind::Semaphore].into_iter();
-    kinds
-        .flat_map(|kind| Verb::ALL.map(|verb| Script::new(kind, verb, CLOCK)))
+    Kind::ALL
+        .into_iter()
+        .flat_map(|kind| Verb::ALL.map(|verb| Script::new(kind, verb, NOW)))
         .collect()
 });
 

@@ -27,8 +27,12 @@ enum Cause {
         what: Cow<'static, str>,
         why: Cow<'static, str>,
     },
-    #[error("no request can have a key: {0}")]
-    Misconfigured(Cow<'static, str>),
+    #[error("this request can't have a key: {remedy}")]
+    Misconfigured {
+        remedy: Cow<'static, str>,
+        /// Whether there was nothing to make a key from, rather than something wrong.
+        is_missing: bool,
+    },
 }
 
 impl KeyError {
@@ -56,17 +60,21 @@ impl KeyError {
         Self(Cause::Unusable { what, why })
     }
 
-    /// The service is set up so that no request can have a key: 503. The text is for those who run
-    /// it, and says what to do.
+    /// The service is set up so that such a request can't have a key, whatever it brings: 503. The
+    /// text is for those who run it, and says what to do; it is logged once, at level error. Of
+    /// texts that differ from request to request, 16 are.
     #[must_use]
     pub fn misconfigured(remedy: impl Into<Cow<'static, str>>) -> Self {
-        Self(Cause::Misconfigured(remedy.into()))
+        Self(Cause::Misconfigured {
+            remedy: remedy.into(),
+            is_missing: false,
+        })
     }
 
     /// Whether the fault is that of the service's set-up, and no request's.
     #[must_use]
     pub const fn is_misconfigured(&self) -> bool {
-        matches!(self.0, Cause::Misconfigured(_))
+        matches!(self.0, Cause::Misconfigured { .. })
     }
 
     /// As [`missing`](Self::missing), of what is known only when a request comes.
@@ -74,8 +82,23 @@ impl KeyError {
         Self(Cause::Missing(Cow::Owned(what)))
     }
 
+    /// As [`misconfigured`](Self::misconfigured), of a route that never has what the key is made
+    /// from: its requests pass where the key is [optional](super::MakeKey::optional).
+    #[cfg(feature = "axum")]
+    pub(super) fn misplaced(remedy: impl Into<Cow<'static, str>>) -> Self {
+        Self(Cause::Misconfigured {
+            remedy: remedy.into(),
+            is_missing: true,
+        })
+    }
+
+    /// Whether there is nothing that a key could be made from.
     pub(super) const fn is_missing(&self) -> bool {
-        matches!(self.0, Cause::Missing(_))
+        match self.0 {
+            Cause::Missing(_) => true,
+            Cause::Misconfigured { is_missing, .. } => is_missing,
+            Cause::Unauthenticated { .. } | Cause::Unusable { .. } => false,
+        }
     }
 
     /// Asks for an identity, if nothing but that is missing.
@@ -92,7 +115,7 @@ impl KeyError {
     pub(in crate::layer) const fn challenge(&self) -> Option<&HeaderValue> {
         match &self.0 {
             Cause::Unauthenticated { challenge, .. } => Some(challenge),
-            Cause::Missing(_) | Cause::Unusable { .. } | Cause::Misconfigured(_) => None,
+            Cause::Missing(_) | Cause::Unusable { .. } | Cause::Misconfigured { .. } => None,
         }
     }
 }

@@ -6,12 +6,10 @@ use std::fmt::Display;
 use http::HeaderName;
 use http::request::Parts;
 
+use super::text::MaxBytes;
 use super::{KeyError, MakeKey};
 use crate::error::ConfigError;
 use crate::key::Key;
-
-const DEFAULT_MAX_BYTES: usize = 256;
-const LIMIT_OF_MAX_BYTES: usize = 65_536;
 
 /// Makes a key of the header of this name.
 ///
@@ -47,7 +45,7 @@ where
     match name.try_into() {
         Ok(name) => HeaderKey {
             name,
-            max_bytes: DEFAULT_MAX_BYTES,
+            max_bytes: MaxBytes::DEFAULT,
         },
         Err(error) => panic!("this {} does not name a header: {error}", type_name::<N>()),
     }
@@ -58,7 +56,7 @@ where
 #[must_use = "it makes no key until it is given to a layer"]
 pub struct HeaderKey {
     name: HeaderName,
-    max_bytes: usize,
+    max_bytes: MaxBytes,
 }
 
 impl HeaderKey {
@@ -68,14 +66,7 @@ impl HeaderKey {
     ///
     /// If it is out of range.
     pub fn max_bytes(mut self, max_bytes: usize) -> Result<Self, ConfigError> {
-        if !(1..=LIMIT_OF_MAX_BYTES).contains(&max_bytes) {
-            return Err(ConfigError::out_of_range(
-                "max_bytes",
-                max_bytes,
-                "1 to 65,536 bytes",
-            ));
-        }
-        self.max_bytes = max_bytes;
+        self.max_bytes = MaxBytes::new(max_bytes)?;
         Ok(self)
     }
 
@@ -94,14 +85,12 @@ impl MakeKey for HeaderKey {
             return Err(KeyError::unusable(self.what(), "there are several"));
         }
         // The white space is no part of the value, but not every protocol takes it away.
-        let text = match str::from_utf8(value.as_bytes().trim_ascii()) {
-            Ok("") => Err("it is empty"),
-            Ok(text) if text.len() > self.max_bytes => Err("it is too long"),
+        let usable = match str::from_utf8(value.as_bytes().trim_ascii()) {
             Ok(text) if text.chars().any(char::is_control) => Err("it has control characters"),
-            Ok(text) => Ok(text),
+            Ok(text) => self.max_bytes.check(text).map(|()| text),
             Err(_) => Err("it is not UTF-8"),
         };
-        match text {
+        match usable {
             Ok(text) => Ok(Some(text.into())),
             Err(why) => Err(KeyError::unusable(self.what(), why)),
         }

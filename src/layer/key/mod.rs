@@ -11,6 +11,7 @@ mod path_param;
 #[cfg(feature = "axum")]
 mod route;
 mod several;
+mod text;
 
 use http::HeaderValue;
 use http::request::Parts;
@@ -38,6 +39,13 @@ use crate::key::Key;
 /// - `Option<impl Into<Key>>`, where `None` lets the request pass **ungated**: whoever can leave
 ///   the key out is not held up;
 /// - `Result<impl Into<Key>, KeyError>`, where a request without a key is refused.
+///
+/// What a closure gives must own its text. "Lifetime may not live long enough" says that it borrows
+/// from the request: end it in `.map(Key::from)`. It can't be `async`: find out in a middleware
+/// what takes time, put it into the request's extensions, and read it by [`extension`].
+///
+/// An empty text is a key like any other, one gate for all whose text is empty. [`header`] and
+/// `path_param` refuse it; what you read yourself, check yourself.
 ///
 /// A path in `parts.uri` is as the client sent it: `/accounts/7` and `/accounts/%37` are one
 /// account to a router and two keys to a closure that does not decode. `path_param` decodes.
@@ -85,7 +93,8 @@ use crate::key::Key;
     message = "`{Self}` does not make a key from a request",
     label = "takes a `Key`, a maker such as `header`, a tuple of makers, or a closure from \
         `&http::request::Parts` to an `Option` or `Result` of a key",
-    note = "name the type of the closure's argument; it must be `Send + Sync + 'static`"
+    note = "name the type of the closure's argument; it must be `Send + Sync + 'static`",
+    note = "if it is the `Result` of a maker that can fail to be set up: did you forget `?`"
 )]
 pub trait MakeKey: Send + Sync {
     /// Reads the key; `None` if the request is not to be gated.
@@ -137,7 +146,8 @@ impl MakeKey for Key {
 #[diagnostic::on_unimplemented(
     message = "a closure that makes keys does not give `{Self}`",
     label = "give an `Option` or a `Result<_, KeyError>` of what is `Into<portcullis::Key>`",
-    note = "strings and integers are, and tuples of them"
+    note = "strings and integers are, and tuples of them",
+    note = "it can't be `async`: find the key out in a middleware, and read it by `extension`"
 )]
 pub trait MadeKey {
     /// As [`MakeKey::make_key`] gives it.

@@ -14,9 +14,10 @@ use crate::key::Key;
 /// both. Methods that HTTP itself does not define count as one: where a handler takes
 /// any method, the caller would else choose among as many gates as it likes.
 ///
-/// A request that took no route is answered with 503, and what to do is logged: `Router::layer`
-/// covers the fallback too, and so callers that ask for what is not there. Use
-/// `Router::route_layer`, or put the layer on handlers.
+/// Use it with `Router::route_layer`, or on handlers. `Router::layer` covers the fallback too, and
+/// so callers that ask for what is not there: a request that took no route is answered with 503
+/// instead of 404, and what to do is logged. With [`optional`](super::MakeKey::optional) it passes
+/// ungated.
 ///
 /// # Examples
 ///
@@ -49,7 +50,7 @@ impl MakeKey for RouteKey {
     fn make_key(&self, parts: &mut Parts) -> Result<Option<Key>, KeyError> {
         match parts.extensions.get::<MatchedPath>() {
             Some(path) => Ok(Some(Key::of((method(&parts.method), path.as_str())))),
-            None => Err(KeyError::misconfigured(
+            None => Err(KeyError::misplaced(
                 "`route()` stands where no route was matched: on a fallback, which `Router::layer` \
                  covers too, inside of `nest_service`, or outside of a router; put the layer on \
                  handlers, or on routes by `Router::route_layer`",

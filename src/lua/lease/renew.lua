@@ -2,17 +2,19 @@
 -- lease it is the heartbeat. It creates nothing: what is gone stays gone.
 --
 -- KEYS[1]  roster  zset  who is alive, suspect, ended
--- KEYS[2], KEYS[3]  main, records  string or zset, hash  the first lease's gate; further leases follow in pairs
+-- KEYS[2]  clock   string  the number drawn last under this hash tag
+-- KEYS[3], KEYS[4]  main, records  string or zset, hash  the first lease's gate; further leases follow in pairs
 -- ARGV[1]  instance  string   of the caller's process
 -- ARGV[2]  waits     integer  1: the process has waiters under this tag
 -- ARGV[3], ARGV[4], ARGV[5]  token, fence, lease_ms  string, integer, integer  the first lease; further leases follow in triples
 --
--- Returns  {us, mark, left_ms, ...}  for each lease the ms it now has at least, or -1: gone, -2: held with another fence,
---                              -3: a record of another protocol version; mark is not smaller than that of an earlier push
---                              under this tag, and smaller than that of a later one unless the clock stepped back
--- Writes   main, records, roster. 3 us for each lease.
+-- Returns  {us, stamp, left_ms, ...}  for each lease the ms it now has at least, or -1: gone, -2: held with another fence,
+--                              -3: a record of another protocol version; stamp is not smaller than the fence of an earlier
+--                              push under this tag, and smaller than that of a later one unless the clock stepped back
+-- Writes   main, records, roster; the TTL of clock. 3 us for each lease.
 
-local roster, instance, waits = KEYS[1], ARGV[1], ARGV[2] == "1"
+local roster, clock = KEYS[1], KEYS[2]
+local instance, waits = ARGV[1], ARGV[2] == "1"
 
 local GONE, OTHER, INCOMPATIBLE = -1, -2, -3
 
@@ -28,20 +30,28 @@ local function renew(main, records, token, fence, lease_ms)
   local left = holders_left(gate, token)
   if fields[2] and not state then
     return INCOMPATIBLE
-  elseif not left or (state ~= "c" and state ~= "h") then
+  end
+  local held = (state == "c" or state == "h") and number or not state and holders_fence(gate, token)
+  if not left or not held then
     if state == "c" or state == "h" then
       -- What was said to be gone must not come back when the clock is set back.
       holders_remove(gate, token, weight)
     end
     return GONE
-  elseif number ~= fence then
+  elseif held ~= fence then
     return OTHER
   end
   left = math.max(left, lease_ms)
   holders_extend(gate, token, left)
-  keep(records, math.max(lease_ms, KEEP_MS))
+  local recorded = state ~= nil
   if state == "c" then
-    redis.call("HSET", records, token, record_format("h", weight, limit, lease, number))
+    recorded = holders_confirm(gate, token)
+    if recorded then
+      redis.call("HSET", records, token, record_format("h", weight, limit, lease, number))
+    end
+  end
+  if recorded then
+    keep(records, math.max(lease_ms, KEEP_MS))
   end
   return left
 end
@@ -49,10 +59,11 @@ end
 -- Who speaks is no suspect. And first, because a server out of memory refuses a script's writes
 -- unless it began with one that frees: leases at hand must last.
 roster_clear(roster, instance)
-local answer = {us, roster_mark(roster, us)}
+local answer = {us, math.max(us, clock_read(clock))}
+local longest_ms = KEEP_MS
 for index = 1, (#ARGV - 2) / 3 do
   local token, fence, lease_ms = ARGV[3 * index], tonumber(ARGV[3 * index + 1]), tonumber(ARGV[3 * index + 2])
-  local done, left = pcall(renew, KEYS[2 * index], KEYS[2 * index + 1], token, fence, lease_ms)
+  local done, left = pcall(renew, KEYS[2 * index + 1], KEYS[2 * index + 2], token, fence, lease_ms)
   if not done then
     -- A foreign value stands where the lease was. That ends this one, and must not end the others.
     local text = type(left) == "table" and left.err or left
@@ -62,7 +73,9 @@ for index = 1, (#ARGV - 2) / 3 do
     left = GONE
   end
   answer[index + 2] = left
+  longest_ms = math.max(longest_ms, lease_ms)
 end
+keep(clock, longest_ms)
 if waits then
   roster_alive(roster, instance, ms)
   roster_purge(roster, ms)

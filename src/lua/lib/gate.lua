@@ -1,32 +1,35 @@
--- One gate as a script sees it: its keys, its fence counter, its holders.
+-- One gate as a script sees it: its keys, its tag's clock, its holders.
 
 -- Reads what every operation needs, and so checks every key's type: a foreign value under one of
 -- them ends the script here, before anything is written. Returns the gate and the record of
 -- `token`, false if there is none.
-local function gate_open(main, queue, records, roster, token, us)
+local function gate_open(main, queue, records, roster, clock, token, us)
   local gate = {
     main = main,
     queue = queue,
     records = records,
     roster = roster,
+    clock = clock,
     caller = instance_of(token),
     us = us,
     ms = math.floor(us / 1000),
     dropped = 0,
   }
-  local fields = redis.call("HMGET", records, "F", "L", "S", token)
-  gate.fence = tonumber(fields[1]) or 0
-  gate.override = tonumber(fields[2])
+  local fields = redis.call("HMGET", records, "L", "S", token)
+  gate.override = tonumber(fields[1])
   gate.waiters = redis.call("ZCARD", queue)
-  holders_open(gate, fields[3])
-  redis.call("ZCARD", roster)
-  return gate, fields[4]
+  holders_open(gate, fields[2])
+  local ends = redis.call("ZMSCORE", roster, gate.caller, "?" .. gate.caller, "!" .. token)
+  gate.alive, gate.suspect = tonumber(ends[1]) or 0, (tonumber(ends[2]) or 0) >= gate.ms
+  gate.ended = (tonumber(ends[3]) or 0) >= gate.ms
+  gate.drawn = clock_read(clock)
+  return gate, fields[3]
 end
 
--- What every answer carries: whatever this gate draws later is greater, whatever it drew before is
+-- What every answer carries: what is drawn under this tag later is greater, what was drawn before is
 -- not.
 local function gate_stamp(gate)
-  return math.max(gate.fence, gate.us)
+  return math.max(gate.drawn, gate.us)
 end
 
 -- The limit that a request is judged by: its own, unless an operator has set one for the gate.
@@ -34,19 +37,23 @@ local function gate_limit(gate, limit)
   return gate.override or limit
 end
 
--- Draws the next ticket or fence. Strictly rising per key, and still so after data loss, because it
--- follows the clock.
-local function gate_draw(gate)
-  gate.fence = math.max(gate.fence + 1, gate.us)
-  return gate.fence
+-- Draws the next ticket or fence.
+local function gate_draw(gate, lease_ms)
+  gate.drawn = clock_draw(gate.clock, gate.us, lease_ms)
+  return gate.drawn
 end
 
--- Makes `token` a holder and returns its fence.
+-- Makes `token` a holder for `ms` and returns its fence.
 local function gate_put(gate, token, state, weight, limit, lease_ms, ms)
-  local fence = gate_draw(gate)
-  holders_put(gate, token, weight, ms)
-  redis.call("HSET", gate.records, "F", fence, token, record_format(state, weight, limit, lease_ms, fence))
-  keep(gate.records, math.max(lease_ms, KEEP_MS))
+  local fence = gate_draw(gate, lease_ms)
+  local recorded = holders_put(gate, token, weight, ms, state, fence)
+  if recorded then
+    redis.call("HSET", gate.records, "S", recorded, token, record_format(state, weight, limit, lease_ms, fence))
+    keep(gate.records, math.max(lease_ms, KEEP_MS))
+  else
+    -- What it was recorded with as a waiter.
+    redis.call("HDEL", gate.records, token)
+  end
   return fence
 end
 
@@ -55,8 +62,22 @@ local function gate_leave(gate, token)
   gate.waiters = gate.waiters - redis.call("ZREM", gate.queue, token)
 end
 
+-- The caller has spoken, and listens: it is no suspect, and alive for another claim. What was said a
+-- moment ago need not be said again.
+local SAID_MS = 300
+local function gate_alive(gate)
+  if gate.suspect then
+    roster_clear(gate.roster, gate.caller)
+    gate.suspect = false
+  end
+  if gate.alive < gate.ms + CLAIM_MS - SAID_MS then
+    roster_note(gate.roster, gate.caller, CLAIM_MS, gate.ms)
+  end
+end
+
 -- Whether nobody is left to use this waiter's place: its process is gone, or its own deadline is. A
--- later release's record tells no deadline.
+-- later release's record tells no deadline. Also whether its process is a suspect.
 local function gate_deserted(gate, token, deadline)
-  return deadline and deadline < gate.ms or not roster_has(gate.roster, instance_of(token), gate.ms)
+  local alive, suspect = roster_look(gate.roster, instance_of(token), gate.ms)
+  return deadline and deadline < gate.ms or not alive, suspect
 end

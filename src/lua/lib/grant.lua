@@ -39,7 +39,7 @@ local function push_grant(gate, channel, token, weight, limit, lease_ms, waiting
   local fence = gate_put(gate, token, "c", weight, limit, lease_ms, ms)
   -- Last, because nothing rolls back a script: what is told must stand. And by pcall, because a
   -- refused PUBLISH would end the script with the permit given to somebody who never hears of it.
-  local text = string.format("g %s %.0f %.0f %.0f", token, fence, roster_draw(gate.roster, gate.us), ms)
+  local text = "g " .. token .. " " .. digits(fence) .. " " .. ms
   local heard = redis.pcall("PUBLISH", channel .. instance_of(token), text)
   if type(heard) == "table" then
     holders_remove(gate, token, weight)
@@ -50,7 +50,9 @@ local function push_grant(gate, channel, token, weight, limit, lease_ms, waiting
     -- Its subscription is gone: the process is dead, or will sync its waiters when it is back. Its
     -- other places are deserted too.
     holders_remove(gate, token, weight)
-    redis.call("ZREM", gate.roster, instance_of(token))
+    local instance = instance_of(token)
+    redis.call("ZREM", gate.roster, instance)
+    gate.alive = instance == gate.caller and 0 or gate.alive
     drop(gate, token)
   else
     gate_leave(gate, token)
@@ -64,27 +66,35 @@ end
 -- would be next.
 local function grant(gate, channel, own)
   local passed = 0
+  if holders_full(gate) then
+    return nil, false
+  end
   if gate.waiters > 0 then
     -- Settled before the caller's process is cleared: a claim of its own that ran out would else
     -- make it a suspect again, and the loop would pass over waiters of a process that is awake.
     holders_settle(gate)
     -- Not without need: at maxmemory, a script that has written once may go on, and a newcomer
     -- should not.
-    if roster_has(gate.roster, "?" .. gate.caller, gate.ms) then
+    if gate.suspect then
       roster_clear(gate.roster, gate.caller)
+      gate.suspect = false
     end
   end
-  while gate.waiters > passed and gate.dropped < MAX_DROPPED do
+  while gate.waiters > passed and gate.dropped < MAX_DROPPED and not holders_full(gate) do
     local token = redis.call("ZRANGE", gate.queue, passed, passed)[1]
     local text = redis.call("HGET", gate.records, token)
     local state, weight, limit, lease_ms, deadline = record_parse(text or "")
-    if not text or (token ~= own and gate_deserted(gate, token, deadline)) then
+    local deserted, suspect = not text, false
+    if text and token ~= own then
+      deserted, suspect = gate_deserted(gate, token, deadline)
+    end
+    if deserted then
       drop(gate, token)
     elseif not state then
       -- A later release's record: what it asks for is unknown here, so its place is respected.
       return nil, false
     elseif weight > gate_limit(gate, limit) then
-      redis.pcall("PUBLISH", channel .. instance_of(token), string.format("n %s %.0f", token, gate_stamp(gate)))
+      redis.pcall("PUBLISH", channel .. instance_of(token), "n " .. token .. " " .. digits(gate_stamp(gate)))
       drop(gate, token)
     elseif not holders_fit(gate, weight, gate_limit(gate, limit)) then
       return nil, false
@@ -94,7 +104,7 @@ local function grant(gate, channel, own)
     elseif state == "p" then
       -- Nobody could tell it; it asks again soon, and keeps its turn.
       return nil, false
-    elseif roster_has(gate.roster, "?" .. instance_of(token), gate.ms) then
+    elseif suspect then
       passed = passed + 1
     elseif not push_grant(gate, channel, token, weight, limit, lease_ms, text) then
       return nil, false

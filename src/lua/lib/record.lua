@@ -14,5 +14,5 @@ local function record_parse(text)
 end
 
 local function record_format(state, weight, limit, lease, number)
-  return string.format("1%s %.0f %.0f %.0f %.0f", state, weight, limit, lease, number)
+  return "1" .. state .. " " .. weight .. " " .. limit .. " " .. lease .. " " .. digits(number)
 end

@@ -4,7 +4,6 @@
 -- "<instance>"   this process is alive
 -- "?<instance>"  this process let a claim expire: a suspect, passed over until it speaks
 -- "!<token>"     this token has ended: a tombstone, against an acquire that is still under way
--- "#"            no time but the mark of the latest push under this tag, in us, so that no purge reaches it
 
 -- The first characters of a token name the process that drew it.
 local INSTANCE_LENGTH = 12
@@ -14,7 +13,7 @@ local function instance_of(token)
 end
 
 local function roster_note(roster, member, ms, now_ms)
-  redis.call("ZADD", roster, now_ms + ms, member)
+  redis.call("ZADD", roster, digits(now_ms + ms), member)
   keep(roster, math.max(ms, KEEP_MS))
 end
 
@@ -29,30 +28,22 @@ local function roster_alive(roster, instance, now_ms)
   roster_note(roster, instance, CLAIM_MS, now_ms)
 end
 
--- Marks order runs, which clocks that are set back do not: a push draws a greater one than all
--- before it, and an answer with a smaller one was given before that push.
-local function roster_draw(roster, us)
-  local mark = math.max((tonumber(redis.call("ZSCORE", roster, "#")) or 0) + 1, us)
-  redis.call("ZADD", roster, mark, "#")
-  return mark
-end
-
-local function roster_mark(roster, us)
-  return math.max(tonumber(redis.call("ZSCORE", roster, "#")) or 0, us)
-end
-
 -- Forgets what is true no longer. Heartbeats and tombstones call it, so that the roster stays as
 -- small as the fleet.
 local function roster_purge(roster, now_ms)
-  redis.call("ZREMRANGEBYSCORE", roster, "-inf", "(" .. string.format("%.0f", now_ms))
+  redis.call("ZREMRANGEBYSCORE", roster, "-inf", "(" .. digits(now_ms))
 end
 
--- A suspect that stays silent is soon not alive either, so the mark need not outlast a heartbeat.
-local function roster_suspect(roster, token, now_ms)
-  roster_note(roster, "?" .. instance_of(token), CLAIM_MS, now_ms)
+-- The process of `token` let a claim expire. If it stays silent it is soon not alive either, so the
+-- mark need not outlast a heartbeat.
+local function roster_suspect(gate, token)
+  local instance = instance_of(token)
+  roster_note(gate.roster, "?" .. instance, CLAIM_MS, gate.ms)
+  gate.suspect = gate.suspect or instance == gate.caller
 end
 
-local function roster_has(roster, member, now_ms)
-  local ends = tonumber(redis.call("ZSCORE", roster, member))
-  return ends ~= nil and ends >= now_ms
+-- What the roster says of a process: whether it is alive, and whether it is a suspect.
+local function roster_look(roster, instance, now_ms)
+  local ends = redis.call("ZMSCORE", roster, instance, "?" .. instance)
+  return (tonumber(ends[1]) or 0) >= now_ms, (tonumber(ends[2]) or 0) >= now_ms
 end

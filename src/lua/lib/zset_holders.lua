@@ -8,10 +8,25 @@ local function holders_open(gate, used)
   gate.used = count == 0 and 0 or tonumber(used) or count
 end
 
+-- The fence of `token`, where no record need say it: never.
+local function holders_fence()
+  return nil
+end
+
 -- Milliseconds that `token` still holds, or nil.
 local function holders_left(gate, token)
   local ends = tonumber(redis.call("ZSCORE", gate.main, token))
   return ends and ends > gate.ms and ends - gate.ms or nil
+end
+
+-- Whether `token` holds.
+local function holders_hold(gate, token)
+  return holders_left(gate, token) ~= nil
+end
+
+-- Whether no request fits, whatever it asks for: each has a limit of its own.
+local function holders_full()
+  return false
 end
 
 -- Milliseconds until the first lease ends; no stranger writes here.
@@ -33,6 +48,11 @@ local function holders_remove(gate, token, weight)
   redis.call("HDEL", gate.records, token)
 end
 
+-- Forgets `token` where it stands unrecorded, as a permit.
+local function holders_strip(gate, token)
+  holders_remove(gate, token, 1)
+end
+
 -- How many expired holders one call forgets at most; 2 us each.
 local MAX_SETTLED = 500
 
@@ -43,7 +63,7 @@ local function holders_settle(gate)
   for _, token in ipairs(expired) do
     local state, held = record_parse(redis.call("HGET", gate.records, token) or "")
     if state == "c" then
-      roster_suspect(gate.roster, token, gate.ms)
+      roster_suspect(gate, token)
     end
     holders_remove(gate, token, held or 1)
   end
@@ -59,17 +79,23 @@ local function holders_fit(gate, weight, limit)
   return gate.used + weight <= limit
 end
 
-local function holders_put(gate, token, weight, lease_ms)
+-- Makes `token` a holder, and returns what `S` is to be in the record that has to tell of it.
+local function holders_put(gate, token, weight, ms)
   -- After a loss of the records it may be there already, and was counted as 1.
-  local counted = 1 - redis.call("ZADD", gate.main, gate.ms + lease_ms, token)
-  keep(gate.main, math.max(lease_ms, KEEP_MS))
+  local counted = 1 - redis.call("ZADD", gate.main, digits(gate.ms + ms), token)
+  keep(gate.main, math.max(ms, KEEP_MS))
   gate.used = gate.used + weight - counted
   gate.summed = true
-  redis.call("HSET", gate.records, "S", gate.used)
+  return gate.used
 end
 
--- Makes the lease of `token` at least `lease_ms` long; never shortens it.
-local function holders_extend(gate, token, lease_ms)
-  redis.call("ZADD", gate.main, "XX", "GT", gate.ms + lease_ms, token)
-  keep(gate.main, math.max(lease_ms, KEEP_MS))
+-- Makes the lease of `token` at least `ms` long; never shortens it.
+local function holders_extend(gate, token, ms)
+  redis.call("ZADD", gate.main, "XX", "GT", digits(gate.ms + ms), token)
+  keep(gate.main, math.max(ms, KEEP_MS))
+end
+
+-- The claim of `token` was renewed. Returns whether a record has to tell of it still.
+local function holders_confirm()
+  return true
 end

@@ -48,15 +48,25 @@ async fn no_key_is_without_a_ttl_at_any_time() {
     let handle = rig.handle();
     let _held = take(&mutex(&handle).ttl(day).expect("in range")).await;
     let _permit = take(&semaphore(&handle, 1).ttl(day).expect("in range")).await;
-    let mut leases = 0;
-    for key in rig.server.keys_with("suite:").await {
-        let left: i64 = ask(&mut connection, &["PTTL", &key]);
-        if key.ends_with(":withdraw") || key.ends_with(":reports") {
-            leases += 1;
+    let keys = rig.server.keys_with("suite:").await;
+    let tag_of = |key: &str| key.split_inclusive('}').next().map(str::to_owned);
+    let of_gates = |key: &&String| key.ends_with(":withdraw") || key.ends_with(":reports");
+    let tags: Vec<_> = keys
+        .iter()
+        .filter(of_gates)
+        .map(|key| tag_of(key))
+        .collect();
+    let mut lasting = 0;
+    for key in &keys {
+        let clock = key.ends_with(":clock") && tags.contains(&tag_of(key));
+        if clock || of_gates(&key) {
+            lasting += 1;
+            let left: i64 = ask(&mut connection, &["PTTL", key]);
             assert!(left > 86_000_000, "{key}: {left} ms");
         }
     }
-    assert_eq!(leases, 4);
+    // The mutex, the semaphore with its records, and the clock of each.
+    assert_eq!(lasting, 5);
 }
 
 /// C27: nothing is stored for waiters that may or may not come.

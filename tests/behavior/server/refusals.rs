@@ -37,8 +37,8 @@ async fn other_data_under_a_key_is_told_and_nothing_is_half_done() {
         // No key of ours is a list.
         rig.server.command(&["RPUSH", key, "foreign"]).await;
         let is_mutex = key.contains(":m");
-        let roster = key.ends_with(":roster");
-        if is_mutex || (roster && key.contains(roster_tag(&keys, ":m:"))) {
+        let of_tag = key.ends_with(":roster") || key.ends_with(":clock");
+        if is_mutex || (of_tag && key.contains(tag_of(&keys, ":m:"))) {
             let error = failure(promptly("it fails", lock.lock()).await);
             assert_eq!(error.kind(), BackendErrorKind::ForeignData, "{key}");
             assert_readable(&error, "acquiring", "`withdraw`");
@@ -55,7 +55,7 @@ async fn other_data_under_a_key_is_told_and_nothing_is_half_done() {
 }
 
 /// The hash tag of the gate whose main key has this letter.
-fn roster_tag<'a>(keys: &'a [String], letter: &str) -> &'a str {
+fn tag_of<'a>(keys: &'a [String], letter: &str) -> &'a str {
     let main = keys
         .iter()
         .find(|key| key.contains(letter))

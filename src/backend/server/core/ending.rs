@@ -121,15 +121,14 @@ impl Core {
         ending.in_flight = false;
         match result {
             Ok((outcome, more)) => {
+                let runs = ending.held.is_some_and(|deadline| now < deadline);
+                let vanished = outcome == Ended::Gone && runs && !ending.unsure;
+                let vanished = vanished.then(|| ending.request.resource.clone());
                 match outcome {
                     Ended::Released => ending.tell(Ok(Release::Released)),
                     // An earlier attempt of ours ended it, and only its answer was lost: nothing
                     // else ends a lease that still runs.
-                    Ended::Gone
-                        if ending.unsure && ending.held.is_some_and(|deadline| now < deadline) =>
-                    {
-                        ending.tell(Ok(Release::Released));
-                    }
+                    Ended::Gone if ending.unsure && runs => ending.tell(Ok(Release::Released)),
                     Ended::Cancelled | Ended::Gone => ending.tell(Ok(Release::NoLongerHeld)),
                     Ended::Incompatible => {
                         let source = (
@@ -145,6 +144,10 @@ impl Core {
                     self.send_end(now, token);
                 } else {
                     self.forget_end(token, true);
+                }
+                if let Some(resource) = vanished {
+                    // The server has lost data, and may have lost those who wait here, too.
+                    self.pump_next(now, &resource);
                 }
             }
             Err(failure) => {

@@ -16,7 +16,6 @@ impl Core {
         now: Instant,
         token: Token,
         fence: FencingToken,
-        mark: u64,
         left: Duration,
     ) {
         let Some(Entry::Waiting(waiter)) = self.entries.get_mut(&token) else {
@@ -41,7 +40,7 @@ impl Core {
         let before = self
             .tags
             .get(&waiter.request.resource.tag)
-            .and_then(|state| state.marks.before(mark));
+            .and_then(|state| state.stamps.before(fence.get()));
         let since = before.map_or(asked, |before| before.max(asked));
         self.take_grant(now, token, fence, validity(since, left), false);
         self.schedule(token);

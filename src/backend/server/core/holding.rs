@@ -196,8 +196,8 @@ impl Core {
         result: Result<(u64, Vec<Renewed>), Failure>,
     ) {
         let entries = match result {
-            Ok((mark, entries)) => {
-                self.marked(call.tag, mark, sent);
+            Ok((stamp, entries)) => {
+                self.stamped(call.tag, stamp, sent);
                 entries
             }
             Err(_) => Vec::new(),
@@ -279,7 +279,12 @@ impl Core {
             let fence = holder.lease.fencing_token();
             log_loss(&holder.request.resource.gate, fence, reason);
         }
+        let resource = Arc::clone(&holder.request.resource);
         self.stop_holding(now, token, None);
+        if reason == LostReason::Gone {
+            // The server has lost data, and may have lost those who wait here, too.
+            self.pump_next(now, &resource);
+        }
     }
 
     pub(super) fn release(

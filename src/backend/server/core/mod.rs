@@ -19,9 +19,10 @@ mod ending;
 mod failing;
 mod granting;
 mod holding;
-mod marks;
+
 mod shutdown;
 mod speaking;
+mod stamps;
 #[cfg(test)]
 mod tests;
 mod timers;
@@ -246,18 +247,15 @@ impl Core {
             );
             Failure::Final(BackendErrorKind::Protocol, redis::RedisError::from(garbled))
         })?;
-        self.clock.observe(reply.us, now);
+        if reply.us > 0 {
+            self.clock.observe(reply.us, now);
+        }
         Ok(reply.outcome)
     }
 
     pub(super) fn push(&mut self, now: Instant, push: Push) {
         match push {
-            Push::Grant {
-                token,
-                fence,
-                mark,
-                left,
-            } => self.granted(now, token, fence, mark, left),
+            Push::Grant { token, fence, left } => self.granted(now, token, fence, left),
             Push::Never { token } => self.never_fits(now, token),
         }
     }

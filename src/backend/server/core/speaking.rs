@@ -5,7 +5,7 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::marks::Marks;
+use super::stamps::Stamps;
 use super::{Channel, Core, Due, Entry};
 use crate::backend::server::call::{Body, Call, Extend, Renew};
 use crate::backend::server::reply::Crowd;
@@ -36,7 +36,7 @@ pub(super) struct TagState {
     leases: HashSet<Token>,
     /// The last sending that said we are alive.
     spoke: Instant,
-    pub(super) marks: Marks,
+    pub(super) stamps: Stamps,
     timer: Instant,
 }
 
@@ -64,7 +64,7 @@ impl TagState {
             queues: HashMap::new(),
             leases: HashSet::new(),
             spoke: now,
-            marks: Marks::default(),
+            stamps: Stamps::default(),
             timer: Instant::FAR,
         }
     }
@@ -115,10 +115,10 @@ impl Core {
         }
     }
 
-    /// A request under this tag was answered with a mark.
-    pub(super) fn marked(&mut self, tag: Tag, mark: u64, sent: Instant) {
+    /// A request under this tag was answered with a stamp.
+    pub(super) fn stamped(&mut self, tag: Tag, stamp: u64, sent: Instant) {
         if let Some(state) = self.tags.get_mut(&tag) {
-            state.marks.seen(mark, sent);
+            state.stamps.seen(stamp, sent);
         }
     }
 
@@ -337,7 +337,7 @@ impl Core {
         };
         let waits = !state.queues.is_empty();
         let roster = Arc::clone(&state.roster);
-        let mut due: [Vec<Extend>; 2] = [Vec::new(), Vec::new()];
+        let mut due: [Vec<Extend>; Kind::ALL.len()] = Kind::ALL.map(|_| Vec::new());
         let leases: Vec<Token> = state.leases.iter().copied().collect();
         for token in leases {
             if let Some(Entry::Holding(holder)) = self.entries.get_mut(&token)
@@ -354,7 +354,7 @@ impl Core {
                 self.schedule(token);
             }
         }
-        for (kind, leases) in [Kind::Mutex, Kind::Semaphore].into_iter().zip(due) {
+        for (kind, leases) in Kind::ALL.into_iter().zip(due) {
             let mut leases = leases.into_iter();
             while leases.len() > 0 {
                 // Collected, not split off: that would leave each batch the room of all.

@@ -161,10 +161,8 @@ impl Core {
         }
         // Time to connect and to answer: what a caller is kept waiting when there is no server.
         let unavailable = match request.terms.wait {
-            Wait::AtMost(_) => self.settings.command_timeout,
-            Wait::No | Wait::Unbounded => {
-                self.settings.connect_timeout + self.settings.command_timeout
-            }
+            Wait::No | Wait::AtMost(_) => self.settings.command_timeout,
+            Wait::Unbounded => self.settings.connect_timeout + self.settings.command_timeout,
         };
         let waiter = Box::new(Waiter::new(now, request, place, answer, unavailable));
         self.entries.insert(token, Entry::Waiting(waiter));
@@ -277,8 +275,9 @@ impl Core {
                 let was_queued = waiter.is_queued();
                 let whole = left >= ask.lease;
                 self.take_grant(now, token, fence, validity(sent, left), whole);
-                if was_queued && !whole {
-                    // Its push was lost. Others may have been: whoever is next here asks, too.
+                if was_queued {
+                    // Its push was lost, or the whole queue was. So may others have been: whoever is
+                    // next here asks, too.
                     self.pump_next(now, &ask.resource);
                 }
             }
@@ -287,7 +286,6 @@ impl Core {
                 ticket,
                 crowd,
                 entered,
-                mark,
             } => {
                 let unsure = std::mem::take(&mut waiter.unsure);
                 let forgotten = waiter.is_queued() && (entered || unsure);
@@ -297,7 +295,7 @@ impl Core {
                 let again = std::mem::take(&mut waiter.again);
                 let resource = waiter.request.resource.clone();
                 self.enqueued(now, &resource, token, old, ticket, crowd);
-                self.marked(resource.tag, mark, sent);
+                self.stamped(resource.tag, stamp, sent);
                 if again || crowd.more {
                     self.ask(now, token);
                 }

@@ -92,9 +92,21 @@ enum Header {
 impl ClientIpKey {
     /// Sets how to learn the peer's address, where it is not where [`client_ip`] looks for it.
     ///
-    /// A proxy that connects by a Unix socket has none: give it one, and trust that.
-    ///
     /// # Examples
+    ///
+    /// Of a server by tonic:
+    ///
+    /// ```
+    /// use portcullis::layer::client_ip;
+    /// use tonic::transport::server::TcpConnectInfo;
+    ///
+    /// let client = client_ip().peer(|parts| {
+    ///     let connection = parts.extensions.get::<TcpConnectInfo>()?;
+    ///     Some(connection.remote_addr()?.ip())
+    /// });
+    /// ```
+    ///
+    /// A proxy that connects by a Unix socket has none: give it one, and trust that.
     ///
     /// ```
     /// use std::net::{IpAddr, Ipv4Addr};
@@ -120,11 +132,12 @@ impl ClientIpKey {
         self
     }
 
-    /// Adds networks, or single addresses, that proxies are in; none by default.
+    /// Adds networks, or single addresses, that proxies are in; those that are text, such as
+    /// `"10.0.0.0/8"`, by [`try_trust`](Self::try_trust). None by default.
     ///
     /// Trust without a header to read, or a header without trust, is a mistake that would give all
-    /// clients of a proxy one key: requests are answered with 503, and what to do is logged. Where
-    /// there are no proxies, as when developing, trust an empty list.
+    /// clients of a proxy one key. It shows at the first request: all are answered with 503, and
+    /// what to do is logged. Where there are no proxies, as when developing, trust an empty list.
     pub fn trust(mut self, networks: impl IntoIterator<Item = impl Into<IpNet>>) -> Self {
         let trusted = self.trusted.get_or_insert_default();
         trusted.extend(networks.into_iter().map(Into::into));

@@ -36,7 +36,7 @@ fn a_late_push_is_dated_before_its_grant_and_confirmed_when_little_is_left() {
     let us = desk.server_us() + 1000;
     // Granted 1 ms later, heard 2.9 s later, and nothing else was heard in between.
     desk.ms += 2900;
-    desk.push(token, us, us);
+    desk.push(token, us);
     assert!(
         is_open(&mut answer),
         "a claim that may be over is not handed out"
@@ -55,7 +55,7 @@ fn a_late_push_whose_claim_is_over_leads_back_into_the_queue_with_the_old_place(
     let ticket = SERVER * 1000;
     let us = desk.server_us() + 1000;
     desk.ms += 2900;
-    desk.push(token, us, us);
+    desk.push(token, us);
     let call = desk.call();
     desk.renewed(call, &[-1]);
     let again = desk.call();
@@ -77,7 +77,7 @@ fn heartbeats_keep_a_push_worth_its_whole_claim() {
         }
     }
     desk.ms += 10;
-    desk.push(token, desk.server_us(), desk.server_us());
+    desk.push(token, desk.server_us());
     let lease = granted(&mut answer);
     assert!(left_ms(&desk, &lease) >= 1900, "{}", left_ms(&desk, &lease));
 }
@@ -91,7 +91,7 @@ fn a_push_from_before_the_newest_queued_is_ignored() {
     let call = desk.call();
     // Granted, lost, and queued again: so says a stamp beyond the grant.
     desk.queued(call, old + 500, old + 500, 5000);
-    desk.push(token, old, old);
+    desk.push(token, old);
     assert!(is_open(&mut answer));
     desk.no_call();
 }
@@ -102,7 +102,7 @@ fn a_queued_that_comes_after_the_grant_is_ignored() {
     let (token, mut answer) = desk.lock();
     let call = desk.call();
     let us = desk.server_us();
-    desk.push(token, us + 2, us + 2);
+    desk.push(token, us + 2);
     let lease = granted(&mut answer);
     desk.queued(call, us + 1, us + 1, 5000);
     assert!(lease.state().is_held());
@@ -125,18 +125,18 @@ fn a_server_clock_that_is_set_back_makes_no_old_push_worth_anything() {
     let (token, mut answer) = desk.queued_waiter();
     let granted_at = desk.server_us() + 1000;
     // The push waits in its socket until the claim is over and the server's clock has been set back
-    // beyond the grant. The heartbeat's answer then shows an earlier time than the push, and a mark
-    // that says it was given later.
+    // beyond the grant. The heartbeat's answer then shows an earlier time than the push, and a
+    // stamp that says it was given later.
     desk.pass(3500);
     for call in desk.calls() {
         let us = i64::try_from(granted_at - 500_000).expect("fits");
-        let mark = i64::try_from(granted_at + 1).expect("fits");
+        let stamp = i64::try_from(granted_at + 1).expect("fits");
         match call.body {
-            Body::Renew(_) => desk.answer(call, &[us, mark]),
+            Body::Renew(_) => desk.answer(call, &[us, stamp]),
             _ => desk.fail(call, Failure::Unknown(None)),
         }
     }
-    desk.push(token, granted_at, granted_at);
+    desk.push(token, granted_at);
     assert!(is_open(&mut answer), "it is confirmed first");
 }
 
@@ -146,11 +146,11 @@ fn a_push_of_a_grant_that_was_found_to_be_over_is_ignored() {
     let (token, mut answer) = desk.queued_waiter();
     let us = desk.server_us() + 1000;
     desk.ms += 2900;
-    desk.push(token, us, us);
+    desk.push(token, us);
     let call = desk.call();
     desk.renewed(call, &[-1]);
     let again = desk.call();
-    desk.push(token, us, us);
+    desk.push(token, us);
     assert!(is_open(&mut answer));
     // The answer of an acquire that ran while it still held comes even later.
     desk.held(again, us, 10);
@@ -164,13 +164,14 @@ fn a_gone_that_is_about_an_earlier_grant_is_ignored() {
     let (token, mut answer) = desk.queued_waiter();
     let first = desk.server_us() + 1000;
     desk.ms += 2900;
-    desk.push(token, first, first);
+    desk.push(token, first);
     let confirmation = desk.call();
     // The first grant is over by now; it is granted anew before that is known here.
     desk.core.inbox_changed(desk.now(), true);
     let second = desk.server_us();
-    desk.core.marked(confirmation.tag(), second - 1, desk.now());
-    desk.push(token, second, second);
+    desk.core
+        .stamped(confirmation.tag(), second - 1, desk.now());
+    desk.push(token, second);
     let lease = granted(&mut answer);
     desk.renewed(confirmation, &[-1]);
     assert!(lease.state().finish(), "it still holds");
@@ -182,7 +183,7 @@ fn a_held_that_is_about_an_earlier_grant_is_ignored() {
     let (token, mut answer) = desk.lock();
     let call = desk.call();
     let us = desk.server_us();
-    desk.push(token, us + 9, us + 9);
+    desk.push(token, us + 9);
     let lease = granted(&mut answer);
     desk.held(call, us + 5, 10_000);
     assert!(lease.state().finish(), "it still holds");
@@ -194,7 +195,7 @@ fn a_held_that_is_about_a_later_grant_means_that_ours_was_lost() {
     let (token, mut answer) = desk.lock();
     let call = desk.call();
     let us = desk.server_us();
-    desk.push(token, us + 9, us + 9);
+    desk.push(token, us + 9);
     let lease = granted(&mut answer);
     desk.held(call, us + 20, 10_000);
     assert!(!lease.state().finish());
@@ -208,7 +209,7 @@ fn a_claim_that_came_late_is_renewed_before_what_is_left_of_it_has_passed() {
     // 3 s less 30 and 2 ms, of which 2 s have passed: enough to be handed out, less than the usual
     // time to the first renewal.
     desk.ms += 2050;
-    desk.push(token, us, us);
+    desk.push(token, us);
     let lease = granted(&mut answer);
     let left = left_ms(&desk, &lease);
     assert!((900..1000).contains(&left), "{left}");
@@ -232,7 +233,6 @@ fn a_short_longest_hold_is_the_length_of_the_lease_however_it_is_granted() {
     let push = Push::Grant {
         token,
         fence: FencingToken::new(us),
-        mark: us,
         left,
     };
     desk.core.push(desk.now(), push);

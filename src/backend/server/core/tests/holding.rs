@@ -80,7 +80,7 @@ fn a_claim_is_renewed_within_a_third_of_it() {
     let mut desk = Desk::new();
     let (token, mut answer) = desk.queued_waiter();
     desk.ms += 1;
-    desk.push(token, desk.server_us(), desk.server_us());
+    desk.push(token, desk.server_us());
     let _lease = granted(&mut answer);
     desk.pass(999);
     desk.no_call();

@@ -175,7 +175,7 @@ impl Desk {
         let us = self.server_us() as i64;
         self.answer(
             call,
-            &[1, us, stamp as i64, 0, next_ms, 0, 0, ticket as i64, 0, us],
+            &[1, us, stamp as i64, 0, next_ms, 0, 0, ticket as i64, 0],
         );
     }
 
@@ -183,7 +183,7 @@ impl Desk {
         let us = self.server_us() as i64;
         self.answer(
             call,
-            &[1, us, stamp as i64, 0, 5000, 0, 0, ticket as i64, 1, us],
+            &[1, us, stamp as i64, 0, 5000, 0, 0, ticket as i64, 1],
         );
     }
 
@@ -203,14 +203,13 @@ impl Desk {
         self.core.answer(self.now(), call, Err(failure));
     }
 
-    fn push(&mut self, token: Token, fence: u64, mark: u64) {
+    fn push(&mut self, token: Token, fence: u64) {
         let left = Duration::from_secs(3);
         self.core.push(
             self.now(),
             Push::Grant {
                 token,
                 fence: FencingToken::new(fence),
-                mark,
                 left,
             },
         );

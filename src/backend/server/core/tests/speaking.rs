@@ -43,6 +43,71 @@ fn without_an_inbox_the_first_waiter_asks_for_all() {
     assert_eq!(ask(&desk.call()).ticket, 1);
 }
 
+/// As many waiters as tickets, beside whoever holds.
+fn crowd(desk: &mut Desk, tickets: u64) -> Vec<Answer> {
+    let mut answers = Vec::new();
+    for ticket in 1..=tickets {
+        let (_, answer) = desk.lock();
+        let call = desk.call();
+        desk.queued(call, ticket, ticket, 5000);
+        answers.push(answer);
+    }
+    answers
+}
+
+#[test]
+fn a_release_of_what_the_server_has_lost_makes_the_first_waiter_ask() {
+    let mut desk = Desk::new();
+    let (_, lease) = desk.holder();
+    let _answers = crowd(&mut desk, 3);
+    drop(lease);
+    let call = desk.call();
+    desk.ended(call, 2);
+    assert_eq!(ask(&desk.call()).ticket, 1);
+}
+
+#[test]
+fn a_lease_that_the_server_has_lost_makes_the_first_waiter_ask() {
+    let mut desk = Desk::new();
+    let (_, lease) = desk.holder();
+    let _answers = crowd(&mut desk, 3);
+    desk.pass(3400);
+    let (renewals, questions): (Vec<Call>, Vec<Call>) = desk
+        .calls()
+        .into_iter()
+        .partition(|call| matches!(&call.body, Body::Renew(renew) if !renew.leases.is_empty()));
+    for call in questions {
+        let ticket = ask(&call).ticket;
+        desk.queued(call, ticket, ticket, 5000);
+    }
+    for call in renewals {
+        desk.renewed(call, &[-1]);
+    }
+    let tickets: Vec<u64> = desk
+        .calls()
+        .iter()
+        .filter_map(|call| match &call.body {
+            Body::Acquire(ask) => Some(ask.ticket),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(tickets, [1]);
+    drop(lease);
+}
+
+#[test]
+fn a_waiter_that_holds_because_it_asked_makes_the_next_one_ask() {
+    let mut desk = Desk::new();
+    let mut answers = crowd(&mut desk, 3);
+    desk.pass(3000);
+    let call = desk.call();
+    assert_eq!(ask(&call).ticket, 1);
+    // The whole lease, not a claim: nothing is in its way, not even a queue.
+    desk.held(call, SERVER * 1000, 10_000);
+    let _lease = granted(&mut answers[0]);
+    assert_eq!(ask(&desk.call()).ticket, 2);
+}
+
 #[test]
 fn a_forgotten_place_makes_all_local_waiters_ask() {
     let mut desk = Desk::new();

@@ -2,13 +2,16 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::super::{CLOCK, HAND_OFF, LIFETIMES, STRING_HOLDERS, Script, Verb, ZSET_HOLDERS};
+use super::super::{
+    BASICS, HAND_OFF, NOW, ROSTER, STRING_HOLDERS, Script, Verb, ZSET_HOLDERS, quick,
+};
 use super::support::Server;
 use crate::backend::server::reply::{renewal, status};
+use crate::key::Kind;
 use crate::time::CLAIM;
 use crate::token::Instance;
 
-const PARTS: [&str; 5] = [CLOCK, LIFETIMES, STRING_HOLDERS, ZSET_HOLDERS, HAND_OFF];
+const PARTS: [&str; 6] = [NOW, BASICS, ROSTER, STRING_HOLDERS, ZSET_HOLDERS, HAND_OFF];
 
 /// The first comment of a file, without its dashes.
 fn header(body: &str) -> Vec<&str> {
@@ -76,7 +79,7 @@ fn headers_list_the_keys_and_arguments_that_bodies_use() {
             // Renewals address further leases by computed indices, in the groups that the header
             // lists once.
             let fixed = if verb == Verb::Renew {
-                (1..=(if table == "KEYS" { 1 } else { 2 })).collect()
+                (1..=2).collect()
             } else {
                 listed
             };
@@ -198,6 +201,7 @@ fn scripts_touch_no_key_but_those_they_are_given() {
         "queue",
         "records",
         "roster",
+        "clock",
         "gate.main",
         "gate.queue",
         "gate.records",
@@ -206,7 +210,8 @@ fn scripts_touch_no_key_but_those_they_are_given() {
     ];
     let channels = ["channel .. instance_of(token)", "released"];
     let bodies = Verb::ALL.map(Verb::body);
-    for part in PARTS.iter().chain(&bodies) {
+    let quick = Kind::ALL.map(|kind| Verb::ALL.map(|verb| quick(kind, verb)));
+    for part in PARTS.iter().chain(&bodies).chain(quick.as_flattened()) {
         for call in code(part).flat_map(|line| line.split("redis.").skip(1)) {
             let call = call.split_once('(').map(|(how, rest)| {
                 (
@@ -229,7 +234,8 @@ fn scripts_touch_no_key_but_those_they_are_given() {
                 command => {
                     assert_eq!(command, command.to_uppercase());
                     assert!(
-                        how == "call" && keys.contains(&words[1]),
+                        how == "call"
+                            && (keys.contains(&words[1]) || words[1].starts_with("KEYS[")),
                         "{command} {}",
                         words[1]
                     );
@@ -257,7 +263,7 @@ fn scripts_run_on_every_server_from_6_2_on() {
         .iter()
         .map(|script| script.name.as_str())
         .collect();
-    assert_eq!(names.len(), 6);
+    assert_eq!(names.len(), 9);
 }
 
 #[test]

@@ -10,6 +10,7 @@ use super::rig::Ask;
 use crate::key::Kind;
 
 pub(super) const CLAIM_MS: u64 = 3_000;
+const SAID_MS: u64 = 300;
 const MAX_DROPPED: usize = 64;
 
 /// What is known of a token.
@@ -53,12 +54,16 @@ pub(super) enum Field {
     Minus(i64),
     /// Milliseconds of a key's TTL, which the server's own clock wears off meanwhile.
     Left(u64),
+    /// Of the clock, or 0 where a quick answer has not read it.
+    Read(u64),
 }
 
 /// Whose the key of a mutex is.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Value {
     pub(super) token: String,
+    /// Told by the value itself, unless other clients know the key.
+    pub(super) fence: Option<u64>,
     /// When it expires, in ms; never, if somebody stripped it of that.
     pub(super) ends: Option<u64>,
 }
@@ -76,7 +81,7 @@ pub(super) struct Model {
     pub(super) us: u64,
     pub(super) fence: u64,
     pub(super) limit: Option<u64>,
-    /// A mutex' holder, and the one that was last written.
+    /// A mutex' holder, and the one that was last recorded.
     pub(super) value: Option<Value>,
     pub(super) last: Option<String>,
     /// A semaphore's holders.
@@ -85,7 +90,7 @@ pub(super) struct Model {
     pub(super) summed: bool,
     pub(super) queue: BTreeSet<(u64, String)>,
     pub(super) records: BTreeMap<String, Record>,
-    /// Until when who is alive, suspect (`?`), or ended (`!`); and the latest push's mark (`#`).
+    /// Until when who is alive, suspect (`?`), or ended (`!`).
     pub(super) roster: BTreeMap<String, u64>,
     pub(super) listening: BTreeSet<String>,
     /// What was told to whom: instance and text.
@@ -156,6 +161,18 @@ impl Model {
             .insert(instance.to_owned(), self.ms() + CLAIM_MS);
     }
 
+    /// As `alive`, but what was said a moment ago is not said again.
+    fn speaks(&mut self, instance: &str) {
+        if self.is_true_of(&format!("?{instance}")) {
+            self.clear(instance);
+        }
+        let until = self.ms() + CLAIM_MS;
+        let said = self.roster.entry(instance.to_owned()).or_default();
+        if *said < until - SAID_MS {
+            *said = until;
+        }
+    }
+
     fn forget_the_past(&mut self) {
         let ms = self.ms();
         self.roster.retain(|_, ends| *ends >= ms);
@@ -166,17 +183,6 @@ impl Model {
         self.roster.remove(&format!("?{instance}"));
     }
 
-    /// Orders this answer among the pushes.
-    fn mark(&self) -> u64 {
-        self.us.max(self.roster.get("#").copied().unwrap_or(0))
-    }
-
-    fn draw_mark(&mut self) -> u64 {
-        let mark = self.us.max(self.roster.get("#").copied().unwrap_or(0) + 1);
-        self.roster.insert("#".to_owned(), mark);
-        mark
-    }
-
     fn used(&self) -> u64 {
         self.permits.values().map(|permits| permits.weight).sum()
     }
@@ -184,7 +190,7 @@ impl Model {
     /// What holds at this moment, by weight.
     pub(super) fn held(&self) -> u64 {
         match self.kind {
-            Kind::Mutex => u64::from(self.value.is_some()),
+            Kind::Mutex | Kind::Exact => u64::from(self.value.is_some()),
             Kind::Semaphore => {
                 let ms = self.ms();
                 self.permits
@@ -199,7 +205,7 @@ impl Model {
     fn left(&self, token: &str) -> Option<Field> {
         let ms = self.ms();
         match self.kind {
-            Kind::Mutex => {
+            Kind::Mutex | Kind::Exact => {
                 let value = self.value.as_ref().filter(|value| value.token == token)?;
                 Some(
                     value
@@ -219,15 +225,13 @@ impl Model {
 
     fn next_end(&self) -> [Field; 2] {
         match (self.kind, &self.value) {
-            (Kind::Mutex, None) => [Field::Is(0), Field::Is(0)],
-            (Kind::Mutex, Some(value)) => {
+            (Kind::Mutex | Kind::Exact, None) => [Field::Is(0), Field::Is(0)],
+            (Kind::Mutex | Kind::Exact, Some(value)) => {
                 let left = value
                     .ends
                     .map_or(Field::Minus(-1), |ends| Field::Left(ends - self.ms()));
-                [
-                    left,
-                    Field::Is(u64::from(self.last.as_ref() != Some(&value.token))),
-                ]
+                let ours = value.fence.is_some() || self.last.as_ref() == Some(&value.token);
+                [left, Field::Is(u64::from(!ours))]
             }
             (Kind::Semaphore, _) => {
                 let first = self.permits.values().map(|permits| permits.ends).min();
@@ -241,7 +245,7 @@ impl Model {
 
     fn remove(&mut self, token: &str) {
         match self.kind {
-            Kind::Mutex => {
+            Kind::Mutex | Kind::Exact => {
                 self.value = self.value.take().filter(|value| value.token != token);
                 self.last = self.last.take().filter(|last| last != token);
             }
@@ -255,7 +259,7 @@ impl Model {
     /// Forgets the holders that have expired. Who let a claim expire is a suspect.
     fn settle(&mut self) {
         let expired: Vec<String> = match self.kind {
-            Kind::Mutex => {
+            Kind::Mutex | Kind::Exact => {
                 let value = self.value.as_ref().map(|value| &value.token);
                 self.last
                     .iter()
@@ -292,7 +296,7 @@ impl Model {
 
     fn has_room(&self, weight: u64, limit: u64) -> bool {
         match self.kind {
-            Kind::Mutex => self.value.is_none() && self.last.is_none(),
+            Kind::Mutex | Kind::Exact => self.value.is_none() && self.last.is_none(),
             Kind::Semaphore => self.used() + weight <= limit,
         }
     }
@@ -309,12 +313,12 @@ impl Model {
         let fence = self.draw();
         let ends = self.ms() + ms;
         match self.kind {
-            Kind::Mutex => {
+            Kind::Mutex | Kind::Exact => {
                 self.value = Some(Value {
                     token: token.to_owned(),
+                    fence: (self.kind == Kind::Mutex).then_some(fence),
                     ends: Some(ends),
                 });
-                self.last = Some(token.to_owned());
             }
             Kind::Semaphore => {
                 self.permits.insert(
@@ -327,6 +331,14 @@ impl Model {
                 self.summed = true;
             }
         }
+        self.grants.push((fence, token.to_owned()));
+        if self.kind == Kind::Mutex && state == State::Holds {
+            self.records.remove(token);
+            return fence;
+        }
+        if self.kind != Kind::Semaphore {
+            self.last = Some(token.to_owned());
+        }
         self.records.insert(
             token.to_owned(),
             Record {
@@ -335,7 +347,6 @@ impl Model {
                 ..request
             },
         );
-        self.grants.push((fence, token.to_owned()));
         fence
     }
 
@@ -370,13 +381,16 @@ impl Model {
     /// newcomer would be next.
     fn grant(&mut self, caller: &str, own: Option<&str>) -> (Option<u64>, bool) {
         let mut skipped = 0;
+        if self.value.is_some() {
+            return (None, false);
+        }
         if !self.queue.is_empty() {
             self.settle();
             if self.is_true_of(&format!("?{caller}")) {
                 self.clear(caller);
             }
         }
-        while self.dropped < MAX_DROPPED {
+        while self.dropped < MAX_DROPPED && self.value.is_none() {
             let Some((_, token)) = self.queue.iter().nth(skipped).cloned() else {
                 break;
             };
@@ -407,8 +421,7 @@ impl Model {
             } else {
                 let ms = record.lease_ms.min(CLAIM_MS);
                 let fence = self.put(&token, record, State::Claims, ms);
-                let mark = self.draw_mark();
-                if self.push(&instance, format!("g {token} {fence} {mark} {ms}")) {
+                if self.push(&instance, format!("g {token} {fence} {ms}")) {
                     self.leave(&token);
                 } else {
                     self.remove(&token);
@@ -468,6 +481,9 @@ impl Model {
         let instance = instance_of(token);
         self.dropped = 0;
         let known = self.records.get(token).copied();
+        if let (None, Some(fence), Some(left)) = (known, self.told(token), self.left(token)) {
+            return self.answer(0, &[Field::Is(fence), left]);
+        }
         if known.is_some_and(|record| record.state.holds()) {
             if let (Some(record), Some(left)) = (known, self.left(token)) {
                 return self.answer(0, &[Field::Is(record.number), left]);
@@ -487,7 +503,7 @@ impl Model {
             number: self.ms() + ask.wait_ms,
         };
         if let Some(record) = waits {
-            self.alive(&instance);
+            self.speaks(&instance);
             let allowed = self.allowed(record.limit);
             if record.weight > allowed {
                 self.drop_waiter(token);
@@ -545,7 +561,7 @@ impl Model {
             self.leave(token);
             self.queue.insert((ticket, token.to_owned()));
             self.records.insert(token.to_owned(), request);
-            self.alive(&instance);
+            self.speaks(&instance);
         }
         let [next_end, foreign] = self.next_end();
         let entered = Field::Is(u64::from(waits.is_none()));
@@ -559,7 +575,6 @@ impl Model {
                 Field::Is(position),
                 Field::Is(ticket),
                 entered,
-                Field::Is(self.mark()),
             ],
         )
     }
@@ -591,7 +606,8 @@ impl Model {
             self.forget_the_past();
         }
         self.grant(&instance_of(token), None);
-        self.answer(status, &[self.more()])
+        let [us, stamp] = [self.us, self.stamp()].map(Field::Read);
+        vec![Field::Is(status), us, stamp, self.more()]
     }
 
     pub(super) fn renew(
@@ -601,31 +617,25 @@ impl Model {
         leases: &[(String, u64, u64)],
     ) -> Vec<Field> {
         self.clear(instance);
-        let mut answer = vec![Field::Is(self.us), Field::Is(self.mark())];
+        let mut answer = vec![Field::Is(self.us), Field::Is(self.stamp())];
         for (token, fence, lease_ms) in leases {
-            let record = self
-                .records
-                .get(token)
-                .filter(|record| record.state.holds())
-                .copied();
-            answer.push(match (self.left(token), record) {
+            let known = self.records.get(token).copied();
+            let record = known.filter(|record| record.state.holds());
+            let held = match known {
+                Some(_) => record.map(|record| record.number),
+                None => self.told(token),
+            };
+            answer.push(match (self.left(token), held) {
                 (None, _) | (_, None) => {
                     if record.is_some() {
                         self.remove(token);
                     }
                     Field::Minus(-1)
                 }
-                (_, Some(record)) if record.number != *fence => Field::Minus(-2),
-                (Some(left), Some(record)) => {
-                    let left = self.extend(token, left, *lease_ms);
-                    self.records.insert(
-                        token.clone(),
-                        Record {
-                            state: State::Holds,
-                            ..record
-                        },
-                    );
-                    left
+                (_, Some(held)) if held != *fence => Field::Minus(-2),
+                (Some(left), Some(_)) => {
+                    self.confirm(token, record);
+                    self.extend(token, left, *lease_ms)
                 }
             });
         }
@@ -636,6 +646,27 @@ impl Model {
         answer
     }
 
+    /// The fence of a holder whose value says it.
+    fn told(&self, token: &str) -> Option<u64> {
+        let value = self.value.as_ref().filter(|value| value.token == token)?;
+        value.fence
+    }
+
+    /// A claim that was renewed is a full lease.
+    fn confirm(&mut self, token: &str, record: Option<Record>) {
+        let Some(record) = record else {
+            return;
+        };
+        if self.kind == Kind::Mutex {
+            self.records.remove(token);
+            self.last = self.last.take().filter(|last| last != token);
+        } else {
+            let state = State::Holds;
+            self.records
+                .insert(token.to_owned(), Record { state, ..record });
+        }
+    }
+
     fn extend(&mut self, token: &str, left: Field, lease_ms: u64) -> Field {
         let (Field::Is(now) | Field::Left(now)) = left else {
             unreachable!("a lease has not less than nothing")
@@ -643,11 +674,9 @@ impl Model {
         let ms = now.max(lease_ms);
         let ends = self.ms() + ms;
         match self.kind {
-            Kind::Mutex => {
-                self.value = Some(Value {
-                    token: token.to_owned(),
-                    ends: Some(ends),
-                });
+            Kind::Mutex | Kind::Exact => {
+                let value = self.value.as_mut().expect("it has a lease");
+                value.ends = Some(ends);
             }
             Kind::Semaphore => {
                 let weight = self.permits[token].weight;
@@ -655,10 +684,10 @@ impl Model {
                     .insert(token.to_owned(), Permits { ends, weight });
             }
         }
-        if self.kind == Kind::Mutex {
-            Field::Left(ms)
-        } else {
+        if self.kind == Kind::Semaphore {
             Field::Is(ms)
+        } else {
+            Field::Left(ms)
         }
     }
 }

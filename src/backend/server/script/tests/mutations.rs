@@ -19,11 +19,11 @@ const MUTATIONS: &[Mutation] = &[
         name: "no owner check in end",
         changes: &[
             (
-                "if holders_left(gate, token) then\n  holders_remove(gate, token, weight or 1)\n  status",
+                "if holders_hold(gate, token) then\n  holders_remove(gate, token, weight or 1)\n  status",
                 "if true then\n  holders_remove(gate, token, weight or 1)\n  status",
             ),
             (
-                "if gate.value == token then\n    redis.call(\"DEL\"",
+                "if gate.holder == token then\n    redis.call(\"DEL\"",
                 "if true then\n    redis.call(\"DEL\"",
             ),
         ],
@@ -88,27 +88,21 @@ const MUTATIONS: &[Mutation] = &[
     },
     Mutation {
         name: "a re-sent acquire answers the whole lease",
-        changes: &[(
-            "gate_stamp(gate), number, left}",
-            "gate_stamp(gate), number, my_lease}",
-        )],
+        changes: &[("told or number, left}", "told or number, my_lease}")],
         found_by: &["asking_again_extends_nothing"],
     },
     Mutation {
         name: "a renewal that asks for no fence",
-        changes: &[("elseif number ~= fence then", "elseif false then")],
+        changes: &[("elseif held ~= fence then", "elseif false then")],
         found_by: &["a_renewal_with_another_fence_extends_nothing"],
     },
     Mutation {
         name: "a renewal that creates",
         changes: &[
+            ("if not left or not held then", "if false then"),
             (
-                "elseif not left or (state ~= \"c\" and state ~= \"h\") then",
-                "elseif false then",
-            ),
-            (
-                "elseif number ~= fence then",
-                "elseif not number then\n    holders_put(gate, token, 1, lease_ms)\n    return lease_ms\n  elseif false then",
+                "elseif held ~= fence then",
+                "elseif not held then\n    holders_put(gate, token, 1, lease_ms, \"h\", fence)\n    return lease_ms\n  elseif false then",
             ),
         ],
         found_by: &["a_renewal_creates_nothing"],
@@ -116,8 +110,8 @@ const MUTATIONS: &[Mutation] = &[
     Mutation {
         name: "a renewal does not confirm the claim",
         changes: &[(
-            "if state == \"c\" then\n    redis.call(\"HSET\", records",
-            "if false then\n    redis.call(\"HSET\", records",
+            "if state == \"c\" then\n    recorded",
+            "if false then\n    recorded",
         )],
         found_by: &["a_renewed_claim_lasts_its_whole_lease"],
     },
@@ -126,7 +120,7 @@ const MUTATIONS: &[Mutation] = &[
         changes: &[
             ("left = math.max(left, lease_ms)", "left = lease_ms"),
             (
-                "if redis.call(\"PTTL\", gate.main) < lease_ms then",
+                "if redis.call(\"PTTL\", gate.main) < ms then",
                 "if true then",
             ),
             ("\"XX\", \"GT\", ", "\"XX\", "),
@@ -160,7 +154,7 @@ const MUTATIONS: &[Mutation] = &[
     Mutation {
         name: "no suspect mark",
         changes: &[(
-            "  roster_note(roster, \"?\" .. instance_of(token), CLAIM_MS, now_ms)\n",
+            "  roster_note(gate.roster, \"?\" .. instance, CLAIM_MS, gate.ms)\n",
             "",
         )],
         found_by: &[
@@ -186,7 +180,7 @@ const MUTATIONS: &[Mutation] = &[
     Mutation {
         name: "cleared before it is settled",
         changes: &[("    holders_settle(gate)\n    -- Not", "    -- Not")],
-        found_by: &["a_newcomer_does_not_overtake_waiters_of_its_own_process"],
+        found_by: &["who_speaks_is_served_whatever_it_let_go"],
     },
     Mutation {
         name: "a push to nobody counts",
@@ -214,7 +208,7 @@ const MUTATIONS: &[Mutation] = &[
     Mutation {
         name: "no heartbeat is asked for",
         changes: &[(
-            "deadline and deadline < gate.ms or not roster_has(gate.roster, instance_of(token), gate.ms)",
+            "deadline and deadline < gate.ms or not alive",
             "deadline and deadline < gate.ms",
         )],
         found_by: &[
@@ -269,10 +263,7 @@ const MUTATIONS: &[Mutation] = &[
     },
     Mutation {
         name: "acquire and sync ignore a tombstone",
-        changes: &[(
-            "if roster_has(roster, \"!\" .. token, gate.ms) then",
-            "if false then",
-        )],
+        changes: &[("if gate.ended then", "if false then")],
         found_by: &["a_tombstone_keeps_a_late_acquire_out"],
     },
     Mutation {
@@ -295,15 +286,21 @@ const MUTATIONS: &[Mutation] = &[
     },
     Mutation {
         name: "the roster's type is not looked at",
-        changes: &[("  redis.call(\"ZCARD\", roster)\n", "")],
+        changes: &[(
+            "redis.call(\"ZMSCORE\", roster, gate.caller",
+            "redis.pcall(\"ZMSCORE\", roster, gate.caller",
+        )],
         found_by: &["a_foreign_type_under_the_key_is_refused_before_anything_is_written"],
     },
     Mutation {
         name: "a stranger's key is taken for an expired one",
-        changes: &[(
-            "return not gate.value",
-            "return gate.value ~= gate.last or not gate.value",
-        )],
+        changes: &[
+            (
+                "return not gate.value",
+                "return gate.holder ~= gate.last or not gate.value",
+            ),
+            ("return gate.value and true", "return false"),
+        ],
         found_by: &["a_foreign_holder_is_respected"],
     },
     Mutation {
@@ -361,18 +358,12 @@ const MUTATIONS: &[Mutation] = &[
     },
     Mutation {
         name: "fence by INCR",
-        changes: &[(
-            "gate.fence = math.max(gate.fence + 1, gate.us)",
-            "gate.fence = gate.fence + 1",
-        )],
+        changes: &[("  if last < us then\n    return us\n  end\n", "")],
         found_by: &["fences_rise_over_a_loss_of_data"],
     },
     Mutation {
         name: "fence by the clock alone",
-        changes: &[(
-            "gate.fence = math.max(gate.fence + 1, gate.us)",
-            "gate.fence = gate.us",
-        )],
+        changes: &[("if last < us then", "if true then")],
         found_by: &[
             "fences_rise_when_the_clock_steps_back",
             "tickets_and_fences_share_a_counter",
@@ -380,14 +371,14 @@ const MUTATIONS: &[Mutation] = &[
     },
     Mutation {
         name: "a stamp by the clock alone",
-        changes: &[("return math.max(gate.fence, gate.us)", "return gate.us")],
+        changes: &[("return math.max(gate.drawn, gate.us)", "return gate.us")],
         found_by: &["fences_rise_when_the_clock_steps_back"],
     },
     Mutation {
         name: "a ticket leaves no trace in the counter",
         changes: &[(
-            "redis.call(\"HSET\", records, \"F\", fresh, token,",
-            "redis.call(\"HSET\", records, token,",
+            "local fresh = gate_draw(gate, KEEP_MS)",
+            "local fresh = gate.us",
         )],
         found_by: &["tickets_and_fences_share_a_counter"],
     },
@@ -403,7 +394,7 @@ const MUTATIONS: &[Mutation] = &[
         name: "a new ticket when asking again",
         changes: &[(
             "keep(queue, KEEP_MS)\nkeep(records",
-            "redis.call(\"ZADD\", queue, gate_draw(gate), token)\nkeep(records",
+            "redis.call(\"ZADD\", queue, digits(gate_draw(gate, 0)), token)\nkeep(records",
         )],
         found_by: &["asking_again_keeps_the_ticket"],
     },
@@ -438,10 +429,13 @@ const MUTATIONS: &[Mutation] = &[
     },
     Mutation {
         name: "a permit put twice counts twice",
-        changes: &[(
-            "gate.used = gate.used + weight - counted",
-            "gate.used = gate.used + weight",
-        )],
+        changes: &[
+            (
+                "gate.used = gate.used + weight - counted",
+                "gate.used = gate.used + weight",
+            ),
+            ("used = used - 1 + redis", "used = used + 0 * redis"),
+        ],
         found_by: &["lost_records_make_no_permit_count_twice"],
     },
     Mutation {
@@ -461,47 +455,119 @@ const MUTATIONS: &[Mutation] = &[
     Mutation {
         name: "the client's clock",
         changes: &[(
-            "roster, token, now_us())",
-            "roster, token, (latest_ms - 1000) * 1000)",
+            "clock, token, now_us())",
+            "clock, token, (latest_ms - 1000) * 1000)",
         )],
         found_by: &["the_clients_clock_decides_nothing"],
     },
     Mutation {
         name: "a push says nothing of its length",
-        changes: &[(
-            "\"g %s %.0f %.0f %.0f\", token",
-            "\"g %s %.0f %.0f\", token",
-        )],
-        found_by: &["a_push_names_token_fence_mark_and_length"],
+        changes: &[("digits(fence) .. \" \" .. ms", "digits(fence)")],
+        found_by: &["a_push_names_token_fence_and_length"],
     },
     Mutation {
         name: "times lose digits",
-        changes: &[("\"g %s %.0f %.0f %.0f\", token", "\"g %s %s %s %s\", token")],
-        found_by: &["a_push_names_token_fence_mark_and_length"],
+        changes: &[("digits(fence) .. \" \" .. ms", "fence .. \" \" .. ms")],
+        found_by: &["a_push_names_token_fence_and_length"],
     },
     Mutation {
-        name: "marks by the clock alone",
-        changes: &[(
-            "local mark = math.max((tonumber(redis.call(\"ZSCORE\", roster, \"#\")) or 0) + 1, us)",
-            "local mark = us",
-        )],
-        found_by: &["marks_order_pushes_and_answers"],
+        name: "one number is drawn twice",
+        changes: &[
+            ("digits(last + 1)", "digits(last)"),
+            ("return last + 1", "return last"),
+        ],
+        found_by: &[
+            "stamps_order_answers_among_pushes",
+            "tickets_and_fences_share_a_counter",
+        ],
     },
     Mutation {
-        name: "two pushes of one mark",
-        changes: &[(
-            "roster, \"#\")) or 0) + 1, us)",
-            "roster, \"#\")) or 0), us)",
-        )],
-        found_by: &["marks_order_pushes_and_answers"],
+        name: "a renewal's stamp by the clock alone",
+        changes: &[("math.max(us, clock_read(clock))", "us")],
+        found_by: &["stamps_order_answers_among_pushes"],
     },
     Mutation {
-        name: "an answer's mark by the clock alone",
+        name: "the counter ends before the lease",
         changes: &[(
-            "return math.max(tonumber(redis.call(\"ZSCORE\", roster, \"#\")) or 0, us)",
-            "return us",
+            "local keep_ms = math.max(lease_ms, KEEP_MS)\n  local last",
+            "local keep_ms = KEEP_MS\n  local last",
         )],
-        found_by: &["marks_order_pushes_and_answers"],
+        found_by: &["side_keys_outlive_the_lease"],
+    },
+    Mutation {
+        name: "the quick way in passes those who wait",
+        changes: &[
+            (
+                "redis.call(\"EXISTS\", KEYS[1], KEYS[2], KEYS[3]) == 0",
+                "redis.call(\"EXISTS\", KEYS[1]) == 0",
+            ),
+            ("if redis.call(\"EXISTS\", KEYS[2]) == 0 and not", "if not"),
+        ],
+        found_by: &["a_waiter_that_asks_by_a_timer_keeps_its_turn"],
+    },
+    Mutation {
+        name: "the quick way in passes who holds",
+        changes: &[(
+            "redis.call(\"EXISTS\", KEYS[1], KEYS[2], KEYS[3]) == 0",
+            "redis.call(\"EXISTS\", KEYS[2], KEYS[3]) == 0",
+        )],
+        found_by: &["a_stranger_cannot_release"],
+    },
+    Mutation {
+        name: "the quick way in ignores a tombstone",
+        changes: &[(
+            "not redis.call(\"ZSCORE\", KEYS[4], \"!\" .. ARGV[1])",
+            "true",
+        )],
+        found_by: &["a_tombstone_keeps_a_late_acquire_out"],
+    },
+    Mutation {
+        name: "the quick way in is never too late",
+        changes: &[
+            (
+                "if math.floor(us / 1000) <= tonumber(ARGV[6]) then",
+                "if true then",
+            ),
+            (" and ms <= tonumber(ARGV[6]) then", " then"),
+        ],
+        found_by: &["a_late_request_creates_nothing"],
+    },
+    Mutation {
+        name: "the quick way out hands on to nobody",
+        changes: &[
+            (
+                "redis.call(\"EXISTS\", KEYS[2], KEYS[3]) == 0 then",
+                "true then",
+            ),
+            (
+                "if ARGV[3] == \"0\" and redis.call(\"EXISTS\", KEYS[2]) == 0",
+                "if true",
+            ),
+        ],
+        found_by: &["a_release_hands_on_to_the_next_in_line"],
+    },
+    Mutation {
+        name: "the quick way out asks for no owner",
+        changes: &[(
+            "string.sub(value, 1, #ARGV[1] + 1) == ARGV[1] .. \" \"",
+            "true",
+        )],
+        found_by: &["a_stranger_cannot_release"],
+    },
+    Mutation {
+        name: "the quick way out leaves no tombstone",
+        changes: &[("if ARGV[3] == \"0\" and redis", "if redis")],
+        found_by: &["a_release_whose_acquire_is_unanswered_leaves_a_tombstone"],
+    },
+    Mutation {
+        name: "the quick way out releases what is over",
+        changes: &[("if ends > math.floor(us / 1000) then", "if true then")],
+        found_by: &["what_is_over_is_not_released"],
+    },
+    Mutation {
+        name: "the quick way out keeps the sum",
+        changes: &[("\"S\", math.max(fields[1] - weight, 0)", "\"S\", fields[1]")],
+        found_by: &["each_request_is_judged_by_its_own_limit"],
     },
     Mutation {
         name: "other clients hear of no release",

@@ -15,7 +15,7 @@ local function now_us()
 end
 ";
 
-pub(super) const KINDS: [Kind; 2] = [Kind::Mutex, Kind::Semaphore];
+pub(super) const KINDS: [Kind; 3] = Kind::ALL;
 
 /// Where all clocks start, in microseconds: a whole second.
 pub(super) const START_US: u64 = 1_800_000_000_000_000;
@@ -118,7 +118,11 @@ pub(super) struct Rig {
 impl Rig {
     pub(super) fn new(server: &Server, scripts: Scripts, kind: Kind) -> Self {
         let prefix = Prefix::new("t").expect("a plain prefix");
-        let gate = Resource::named(&prefix, kind, &"gate".into(), None);
+        let name = "gate".into();
+        let gate = match kind {
+            Kind::Exact => Resource::exact(&prefix, "gate", &name),
+            Kind::Mutex | Kind::Semaphore => Resource::named(&prefix, kind, &name, None),
+        };
         let (commands, inboxes) = (server.connection(), server.connection());
         let mut rig = Self {
             kind,
@@ -156,7 +160,7 @@ impl Rig {
     /// hand.
     pub(super) fn pass(&mut self, ms: u64) {
         self.us += ms * 1000;
-        if self.kind == Kind::Mutex {
+        if self.kind != Kind::Semaphore {
             let main = self.gate.main().to_owned();
             match self.number(&["PTTL", &main]) {
                 left if left < 0 => 0,
@@ -190,13 +194,13 @@ impl Rig {
     /// Ends a token whose acquire may still run until `latest_in_ms` from here.
     pub(super) fn end_unanswered(&mut self, token: &str, latest_in_ms: Option<i64>) -> Answer {
         let latest = latest_in_ms.map_or(0, |ms| self.ms().saturating_add_signed(ms));
-        let arguments = [
-            token,
-            CHANNEL,
-            &latest.to_string(),
-            &format!("{CHANNEL}{RELEASED}"),
-        ]
-        .map(str::to_owned);
+        let released = format!("{CHANNEL}{RELEASED}");
+        let released = if self.kind == Kind::Exact {
+            &released
+        } else {
+            ""
+        };
+        let arguments = [token, CHANNEL, &latest.to_string(), released].map(str::to_owned);
         self.run(Verb::End, &self.keys(), arguments.into())
     }
 
@@ -207,7 +211,7 @@ impl Rig {
         waits: bool,
         leases: &[(String, u64, u64)],
     ) -> Answer {
-        let mut keys = vec![self.gate.roster.to_string()];
+        let mut keys = vec![self.gate.roster.to_string(), self.gate.clock.to_string()];
         let mut arguments = vec![instance.to_owned(), u8::from(waits).to_string()];
         for (token, fence, lease_ms) in leases {
             keys.extend([self.gate.main().to_owned(), self.gate.records().to_owned()]);
@@ -246,6 +250,7 @@ impl Rig {
             self.gate.queue(),
             self.gate.records(),
             &self.gate.roster,
+            &self.gate.clock,
         ]
         .map(str::to_owned)
         .into()
@@ -305,7 +310,7 @@ impl Rig {
         redis::from_redis_value(self.command(words)).expect("the command answers with texts")
     }
 
-    /// All four keys, byte by byte.
+    /// All keys, byte by byte.
     pub(super) fn snapshot(&mut self) -> Vec<Value> {
         self.keys()
             .iter()
