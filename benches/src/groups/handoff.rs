@@ -429,8 +429,8 @@ impl Sent {
             match words[0].as_str() {
                 "EVALSHA" | "EVAL" => {
                     let keys: usize = words[2].parse().expect("how many keys there are");
-                    // Who renews names the roster's key and two for each lease; who asks, four.
-                    if keys % 2 == 1 {
+                    // Who renews names two keys of the tag and two for each lease; who asks, five.
+                    if keys % 2 == 0 {
                         sent.renewals += 1;
                     } else {
                         sent.questions += 1;
@@ -457,9 +457,9 @@ impl Sent {
 mod tests {
     use super::*;
 
-    const BEAT: &str = "EVALSHA sha 1 roster process-0001 1";
-    const RENEWAL: &str = "EVALSHA sha 3 roster a b process-0002 0 token";
-    const QUESTION: &str = "EVALSHA sha 4 a b c roster process-0001-token";
+    const BEAT: &str = "EVALSHA sha 2 roster clock process-0001 1";
+    const RENEWAL: &str = "EVALSHA sha 4 roster clock a b process-0002 0 token";
+    const QUESTION: &str = "EVALSHA sha 5 a b c roster clock process-0001-token";
 
     /// Within a second.
     fn sent(commands: &[&str]) -> Sent {

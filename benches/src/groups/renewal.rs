@@ -10,7 +10,8 @@ use portcullis::{MutexGuard, Portcullis};
 use super::{Group, runtime};
 use crate::cost;
 use crate::measure::{Spread, interleave, ratio, short, side};
-use crate::peers::{INSTANCE, Monitor, Pipe, Words, gates, overhear_renewal};
+use crate::monitor::Monitor;
+use crate::peers::{INSTANCE, Pipe, Words, gates, overhear_renewal};
 use crate::report::{Report, Target};
 use crate::support::Server;
 
@@ -212,18 +213,18 @@ impl Singles {
         let template = overhear_renewal(&server).await;
         let mut monitor = Monitor::start(&server);
         let guards = hold(&gates(&server.url()), LONG).await;
-        let acquires: Vec<_> = (0..LEASES).map(|_| monitor.next_script()).collect();
+        let acquires: Vec<_> = (0..LEASES).map(|_| Words::next(&mut monitor)).collect();
         // Asked again with the same token, the server says how it stands: with its fence.
         let answers = Pipe::connect(&server).send(acquires.iter().cloned());
         let lease = LONG.as_millis().to_string();
         let renewal = |(acquire, answer): (&Words, &Vec<i64>)| {
-            let [main, _, records, roster] = acquire.keys() else {
-                panic!("a gate has four keys");
+            let [main, _, records, roster, clock] = acquire.keys() else {
+                panic!("a gate has five keys");
             };
             let (token, fence) = (acquire.token(), answer[3].to_string());
             let instance = &token[..INSTANCE];
             template.with(
-                &[roster, main, records],
+                &[roster, clock, main, records],
                 &[instance, "0", token, &fence, &lease],
             )
         };

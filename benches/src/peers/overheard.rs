@@ -27,7 +27,7 @@ impl Words {
     }
 
     /// The next call of a script that is sent.
-    fn next(monitor: &mut Monitor) -> Self {
+    pub(crate) fn next(monitor: &mut Monitor) -> Self {
         loop {
             let words = monitor.next();
             if words[0] == "EVALSHA" {

@@ -9,7 +9,8 @@ use super::used_memory;
 use crate::cost;
 use crate::lane::rate;
 use crate::measure::{Spread, interleave, ratio, short, side};
-use crate::peers::{Monitor, Pipe, gates, overhear_pairs};
+use crate::monitor::Monitor;
+use crate::peers::{Pipe, Words, gates, overhear_pairs};
 use crate::report::{Line, Report, Target};
 use crate::support::Server;
 
@@ -158,7 +159,7 @@ async fn permits(report: &mut Report) {
         let permits = gates.semaphore("permits", 10).expect("in range").keyed(0);
         let mut monitor = Monitor::start(&server);
         let permit = permits.acquire().await.expect("there is room");
-        let template = Template::acquire(&monitor.next_script(), "permits:0").limit(each);
+        let template = Template::acquire(&Words::next(&mut monitor), "permits:0").limit(each);
         permit.release().await.expect("answered");
         gates.shutdown(Duration::from_secs(5)).await;
         drop(monitor);

@@ -46,7 +46,8 @@ pub(super) fn run(report: &mut Report) {
     let mut seen = sides.each_ref().map(|_| Vec::new());
     for _ in 0..ROUNDS {
         for (awaited, seen) in sides.iter().zip(&mut seen) {
-            seen.extend(fleet::<f64>(ROLE.name, &[&awaited.1]));
+            let (bytes, ()) = fleet::<f64, ()>(ROLE.name, &[&awaited.1], |_| ());
+            seen.extend(bytes);
         }
     }
     let more = |side: usize| {

@@ -71,8 +71,9 @@ impl Template {
         &self.words.arguments()[1]
     }
 
-    pub(super) fn roster(&self) -> &str {
-        &self.words.keys()[3]
+    /// What all gates of a hash tag share: their roster and their clock.
+    pub(super) fn of_tag(&self) -> [&str; 2] {
+        [3, 4].map(|key| self.words.keys()[key].as_str())
     }
 
     /// The call at the gate `name`, for the acquisition `number` of the process.
@@ -95,7 +96,7 @@ impl Template {
 mod tests {
     use super::*;
 
-    const ACQUIRE: &str = "EVALSHA abc 4 p:{t}:m:own:1 p:{t}:mq:own:1 p:{t}:mr:own:1 p:{t}:roster \
+    const ACQUIRE: &str = "EVALSHA abc 5 p:{t}:m:own:1 p:{t}:mq:own:1 p:{t}:mr:own:1 p:{t}:roster p:{t}:clock \
                            abcdefghijkl-token p:inbox: 1 1 10000 1796026260000 86400000 10000 0 0";
 
     #[test]
@@ -106,6 +107,7 @@ mod tests {
             "p:{t}:mq:held:7",
             "p:{t}:mr:held:7",
             "p:{t}:roster",
+            "p:{t}:clock",
         ];
         assert_eq!(call.keys(), gate);
         assert_eq!(call.token(), "abcdefghijkl0000000000000000000007");
@@ -125,6 +127,6 @@ mod tests {
         let template = Template::acquire(&Words::of(ACQUIRE), "own:1");
         assert_eq!(template.instance(), "abcdefghijkl");
         assert_eq!(template.channel(), "p:inbox:");
-        assert_eq!(template.roster(), "p:{t}:roster");
+        assert_eq!(template.of_tag(), ["p:{t}:roster", "p:{t}:clock"]);
     }
 }

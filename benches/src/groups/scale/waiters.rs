@@ -119,7 +119,7 @@ impl Waiting {
             &format!("{}{}", acquire.channel(), acquire.instance()),
         );
         let mut line = Self {
-            heartbeat: renewal.with(&[acquire.roster()], &[acquire.instance(), "1"]),
+            heartbeat: renewal.with(&acquire.of_tag(), &[acquire.instance(), "1"]),
             end: Template::end(end, &name),
             acquire,
             name,
