@@ -151,7 +151,7 @@ impl Builder {
     /// Sets the server to use: anything that makes a [`redis::ConnectionInfo`].
     pub fn url(mut self, server: impl redis::IntoConnectionInfo) -> Self {
         match server.into_connection_info() {
-            Ok(info) => self.origin = Some(Origin::Server(info)),
+            Ok(info) => self.origin = Some(Origin::Server(Box::new(info))),
             // The cause may quote the URL, and with it a password: only what it is about is told.
             Err(error) => {
                 let problem = if error.to_string().contains("TLS") {

@@ -24,11 +24,16 @@ pub(crate) fn main(arguments: &[String]) -> ExitCode {
         eprintln!("a child has a role and a task");
         return ExitCode::FAILURE;
     };
-    let role = ROLES.iter().find(|role| role.name == name).expect("a role that there is");
+    let role = ROLES
+        .iter()
+        .find(|role| role.name == name)
+        .expect("a role that there is");
     let seen = (role.play)(task, &mut || {
         println!("ready");
         std::io::stdout().flush().expect("the parent reads");
-        std::io::stdin().read_line(&mut String::new()).expect("the parent says when to begin");
+        std::io::stdin()
+            .read_line(&mut String::new())
+            .expect("the parent says when to begin");
     });
     println!("{seen}");
     ExitCode::SUCCESS
@@ -65,7 +70,9 @@ impl Ready {
         let mut told = Vec::new();
         loop {
             let mut line = String::new();
-            answers.read_line(&mut line).expect("a child says that it is ready");
+            answers
+                .read_line(&mut line)
+                .expect("a child says that it is ready");
             match line.strip_suffix('\n') {
                 Some("ready") => break,
                 Some(other) => told.push(other.to_owned()),
@@ -97,8 +104,13 @@ impl Ready {
     /// Waits until it has ended, and gives what it has seen.
     pub(crate) fn end<T: DeserializeOwned>(mut self) -> T {
         let mut line = String::new();
-        self.answers.read_line(&mut line).expect("a child says what it has seen");
-        assert!(self.child.wait().expect("our child").success(), "a child has failed");
+        self.answers
+            .read_line(&mut line)
+            .expect("a child says what it has seen");
+        assert!(
+            self.child.wait().expect("our child").success(),
+            "a child has failed"
+        );
         serde_json::from_str(&line).expect("what a child has seen is plain data")
     }
 }
@@ -107,7 +119,11 @@ impl Ready {
 pub(crate) async fn stop() {
     let read = || std::io::stdin().read_line(&mut String::new());
     let read = tokio::task::spawn_blocking(read).await.expect("no panic");
-    assert_eq!(read.expect("the parent holds the other end"), 0, "no further order is known");
+    assert_eq!(
+        read.expect("the parent holds the other end"),
+        0,
+        "no further order is known"
+    );
 }
 
 /// Starts a child for each task, lets all begin at once and all stop when `meanwhile` has returned.

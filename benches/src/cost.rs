@@ -117,7 +117,13 @@ pub(crate) struct SystemCalls(Option<Child>);
 impl SystemCalls {
     pub(crate) fn of(pid: u32) -> Self {
         let perf = Command::new("perf")
-            .args(["stat", "--field-separator", ";", "--event", "raw_syscalls:sys_enter"])
+            .args([
+                "stat",
+                "--field-separator",
+                ";",
+                "--event",
+                "raw_syscalls:sys_enter",
+            ])
             .args(["--pid", &pid.to_string()])
             .stdout(Stdio::null())
             .stderr(Stdio::piped())

@@ -75,7 +75,11 @@ impl Report {
         };
         let said = if reached { "reached" } else { "**missed**" };
         println!("{what}: {seen}, to be {sign} {}: {said}", short(bound));
-        let _ = writeln!(self.targets, "| {what} | {sign} {} | {seen} | {said} |", short(bound));
+        let _ = writeln!(
+            self.targets,
+            "| {what} | {sign} {} | {seen} | {said} |",
+            short(bound)
+        );
     }
 
     pub(crate) fn table(&mut self, columns: &[&str], rows: &[Vec<String>]) {
@@ -100,10 +104,14 @@ impl Report {
 
     pub(crate) fn write(&self) {
         fs::create_dir_all(&self.folder).expect("the target folder can be written");
-        let mut text = String::from("# Benchmark\n\nMedians [least..most] over interleaved rounds of one run. Only ratios count: absolute figures drift with the machine.\n");
+        let mut text = String::from(
+            "# Benchmark\n\nMedians [least..most] over interleaved rounds of one run. Only ratios count: absolute figures drift with the machine.\n",
+        );
         let _ = write!(text, "\nSeen on {}.\n", self.place);
         if !self.targets.is_empty() {
-            text.push_str("\n## Targets\n\n| figure | target | seen | |\n| --- | --- | --- | --- |\n");
+            text.push_str(
+                "\n## Targets\n\n| figure | target | seen | |\n| --- | --- | --- | --- |\n",
+            );
             text.push_str(&self.targets);
         }
         text.push_str(&self.body);
@@ -161,7 +169,9 @@ fn draw(
         .draw()?;
     for (line, color) in lines.iter().zip(COLORS.iter().cycle()) {
         chart
-            .draw_series(LineSeries::new(line.points.iter().copied(), color.stroke_width(2)).point_size(4))?
+            .draw_series(
+                LineSeries::new(line.points.iter().copied(), color.stroke_width(2)).point_size(4),
+            )?
             .label(&line.name)
             .legend(|(x, y)| PathElement::new([(x, y), (x + 18, y)], color.stroke_width(2)));
     }

@@ -430,7 +430,7 @@ impl Sent {
                 "EVALSHA" | "EVAL" => {
                     let keys: usize = words[2].parse().expect("how many keys there are");
                     // Who renews names two keys of the tag and two for each lease; who asks, five.
-                    if keys % 2 == 0 {
+                    if keys.is_multiple_of(2) {
                         sent.renewals += 1;
                     } else {
                         sent.questions += 1;

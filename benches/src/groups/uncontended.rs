@@ -62,7 +62,10 @@ struct Seen(Vec<(&'static str, Vec<Slice>)>);
 impl Seen {
     fn of(&self, name: &str) -> &[Slice] {
         let mut sides = self.0.iter();
-        &sides.find(|side| side.0 == name).expect("a side that was measured").1
+        &sides
+            .find(|side| side.0 == name)
+            .expect("a side that was measured")
+            .1
     }
 }
 
@@ -138,11 +141,24 @@ async fn compare(
     }
     let seen = interleave(ROUNDS, &mut sides).await;
     let seen = Seen(names.into_iter().zip(seen).collect());
-    let place = if near { "on loopback" } else { "at a round trip of 2.4 ms" };
+    let place = if near {
+        "on loopback"
+    } else {
+        "at a round trip of 2.4 ms"
+    };
     report.text(&format!("**{tasks} tasks {place}**"));
-    let rows: Vec<_> = seen.0.iter().map(|(name, slices)| row(name, slices, &seen)).collect();
+    let rows: Vec<_> = seen
+        .0
+        .iter()
+        .map(|(name, slices)| row(name, slices, &seen))
+        .collect();
     let columns = [
-        "", "pairs/s", "portcullis relative to it", "script calls/pair", "server µs/pair", "client µs/pair",
+        "",
+        "pairs/s",
+        "portcullis relative to it",
+        "script calls/pair",
+        "server µs/pair",
+        "client µs/pair",
     ];
     report.table(&columns, &rows);
     seen
@@ -168,7 +184,11 @@ fn targets(report: &mut Report, seen: &Seen, tasks: usize) {
     };
     for (than, bound) in rows {
         let figure = ratio(seen.of(OURS), seen.of(than), |slice| slice.rate);
-        report.target(&format!("{tasks} tasks, relative to {than}"), Target::AtLeast(*bound), figure);
+        report.target(
+            &format!("{tasks} tasks, relative to {than}"),
+            Target::AtLeast(*bound),
+            figure,
+        );
     }
 }
 
@@ -213,7 +233,10 @@ async fn system_calls(report: &mut Report, server: &Server) {
             let lock = gates.mutex("own").keyed(task);
             move || {
                 let lock = lock.clone();
-                async move { drop(lock.lock().await.expect("own keys are free").release().await) }
+                async move {
+                    let guard = lock.lock().await.expect("own keys are free");
+                    guard.release().await.expect("answered");
+                }
             }
         })
         .await;

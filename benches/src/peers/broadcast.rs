@@ -72,8 +72,10 @@ impl Broadcast {
             let mut command = redis::cmd("SET");
             command.arg(key).arg(&token).arg("NX").arg("PX");
             command.arg(TTL.as_millis() as u64);
-            let taken: Option<String> =
-                command.query_async(&mut connection).await.expect("SET is answered");
+            let taken: Option<String> = command
+                .query_async(&mut connection)
+                .await
+                .expect("SET is answered");
             if taken.is_some() {
                 let (locks, key) = (self.clone(), key.to_owned());
                 return Holding { locks, key, token };

@@ -26,7 +26,10 @@ impl Checkouts {
     pub(crate) async fn pair(self, task: usize) {
         for command in self.scripts.commands(task) {
             let mut connection = self.pool.get().await.expect("the server listens");
-            let answer: Vec<i64> = command.query_async(&mut connection).await.expect("answered");
+            let answer: Vec<i64> = command
+                .query_async(&mut connection)
+                .await
+                .expect("answered");
             assert_eq!(answer[0], 0, "own keys are free");
         }
     }

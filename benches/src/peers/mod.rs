@@ -33,8 +33,12 @@ pub(crate) enum Peer {
 }
 
 impl Peer {
-    pub(crate) const ALL: [Self; 4] =
-        [Self::Portcullis, Self::RslockDefaults, Self::RslockFast, Self::Broadcast];
+    pub(crate) const ALL: [Self; 4] = [
+        Self::Portcullis,
+        Self::RslockDefaults,
+        Self::RslockFast,
+        Self::Broadcast,
+    ];
 
     pub(crate) const fn name(self) -> &'static str {
         match self {
@@ -75,7 +79,9 @@ pub(crate) async fn connect(url: &str) -> MultiplexedConnection {
     let tcp = info.tcp_settings().clone().set_nodelay(true);
     let client = Client::open(info.set_tcp_settings(tcp)).expect("a valid address");
     let config = AsyncConnectionConfig::new().set_response_timeout(None);
-    let connection = client.get_multiplexed_async_connection_with_config(&config).await;
+    let connection = client
+        .get_multiplexed_async_connection_with_config(&config)
+        .await;
     connection.expect("the server listens")
 }
 

@@ -24,8 +24,10 @@ impl SameScripts {
     pub(crate) async fn overhear(server: &Server, tasks: usize) -> Self {
         let pairs = overhear_pairs(server, "own", tasks).await;
         let token = pairs[0][1].token().to_owned();
-        let pairs: Vec<_> =
-            pairs.into_iter().map(|pair| pair.map(|words| words.with_token("TOKEN"))).collect();
+        let pairs: Vec<_> = pairs
+            .into_iter()
+            .map(|pair| pair.map(|words| words.with_token("TOKEN")))
+            .collect();
         Self {
             pairs: pairs.into(),
             token,
@@ -55,7 +57,9 @@ impl SameScripts {
     /// The same, as bytes.
     fn pair(&self, task: usize) -> [Vec<u8>; 2] {
         let token = self.draw();
-        [0, 1].map(|half| self.pairs[task][half].packed(|word| if word == "TOKEN" { &token } else { word }))
+        [0, 1].map(|half| {
+            self.pairs[task][half].packed(|word| if word == "TOKEN" { &token } else { word })
+        })
     }
 }
 
@@ -69,8 +73,10 @@ pub(crate) struct Bare {
 impl Bare {
     pub(crate) async fn pair(mut self, task: usize) {
         for command in self.scripts.commands(task) {
-            let answer: Vec<i64> =
-                command.query_async(&mut self.connection).await.expect("answered");
+            let answer: Vec<i64> = command
+                .query_async(&mut self.connection)
+                .await
+                .expect("answered");
             assert_eq!(answer[0], 0, "own keys are free");
         }
     }
@@ -99,11 +105,17 @@ impl Raw {
     pub(crate) fn pairs(&mut self, tasks: usize) {
         let pairs: Vec<_> = (0..tasks).map(|task| self.scripts.pair(task)).collect();
         for half in [0, 1] {
-            let block: Vec<u8> = pairs.iter().flat_map(|pair| pair[half].iter().copied()).collect();
+            let block: Vec<u8> = pairs
+                .iter()
+                .flat_map(|pair| pair[half].iter().copied())
+                .collect();
             self.stream.write_all(&block).expect("the server reads");
             let mut answered = 0;
             while answered < tasks {
-                let length = self.stream.read(&mut self.answers).expect("the server answers");
+                let length = self
+                    .stream
+                    .read(&mut self.answers)
+                    .expect("the server answers");
                 // Each answer is one array.
                 let begun = self.answers[..length].iter().filter(|&&byte| byte == b'*');
                 answered += begun.count();

@@ -18,7 +18,7 @@ use crate::error::ConfigError;
 /// Where connections come from.
 #[derive(Clone)]
 pub(crate) enum Origin {
-    Server(ConnectionInfo),
+    Server(Box<ConnectionInfo>),
     Pool(deadpool_redis::Pool),
 }
 
@@ -26,7 +26,7 @@ impl Origin {
     /// The server that is meant when none is named.
     pub(crate) fn local() -> Result<Self, ConfigError> {
         let info = "redis://127.0.0.1/".into_connection_info();
-        info.map(Self::Server)
+        info.map(|info| Self::Server(Box::new(info)))
             .map_err(|_| ConfigError::new("url", "the default address is not understood"))
     }
 }
@@ -62,7 +62,9 @@ impl fmt::Debug for Fresh {
 /// Opens a connection, reads the server's clock over it and loads the scripts.
 pub(super) async fn connect(origin: &Origin, settings: &Settings) -> Result<Fresh, RedisError> {
     let mut connection = match origin {
-        Origin::Server(info) => open(info.clone(), settings, AsyncConnectionConfig::new()).await?,
+        Origin::Server(info) => {
+            open((**info).clone(), settings, AsyncConnectionConfig::new()).await?
+        }
         Origin::Pool(pool) => detach(pool.clone(), settings.connect_timeout).await?,
     };
     let greeting = greeting();
@@ -202,6 +204,6 @@ mod tests {
         let info = "redis://user:secret@127.0.0.1/"
             .into_connection_info()
             .expect("a valid address");
-        assert_eq!(format!("{:?}", Origin::Server(info)), "Server");
+        assert_eq!(format!("{:?}", Origin::Server(Box::new(info))), "Server");
     }
 }

@@ -89,7 +89,7 @@ impl ServerBackend {
     ) -> Result<Arc<dyn Backend>, ConfigError> {
         settings.check()?;
         let subscriber = match &origin {
-            Origin::Server(info) => Some(subscriber.unwrap_or_else(|| info.clone())),
+            Origin::Server(info) => Some(subscriber.unwrap_or_else(|| (**info).clone())),
             Origin::Pool(_) => subscriber,
         };
         let instance = Instance::draw()?;
