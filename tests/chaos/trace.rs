@@ -150,7 +150,7 @@ impl Trace {
         }
         if let Some((gate, fence, token)) = self.unsure.take() {
             // A claim is recorded next, by the same script; a whole lease is not.
-            let pushed = matches!(words.as_slice(), ["HSET", _, "S", holder] if *holder == token);
+            let pushed = matches!(words.as_slice(), ["HSET", _, "S", holder, ..] if *holder == token);
             self.grant(&gate, fence, &token, pushed, now);
         }
         match words.as_slice() {
@@ -499,9 +499,9 @@ mod tests {
 
     const ENTER_ONE: &str = "ZADD p:{t}:mq:a 10 ONE";
     const ENTER_TWO: &str = "ZADD p:{t}:mq:a 20 TWO";
-    const GRANT_ONE: &str = "HSET p:{t}:mr:a ONE 1c_1_1_300_30";
+    const GRANT_ONE: &str = "HSET p:{t}:mr:a S ONE ONE 1c_1_1_300_30";
     const GRANT_TWO: &str = "SET p:{t}:m:a TWO_40 PX 300";
-    const PUSH_TWO: &str = "HSET p:{t}:mr:a TWO 1c_1_1_300_40";
+    const PUSH_TWO: &str = "HSET p:{t}:mr:a S TWO TWO 1c_1_1_300_40";
     const LEAVE_ONE: &str = "ZREM p:{t}:mq:a ONE";
     const LEAVE_TWO: &str = "ZREM p:{t}:mq:a TWO";
 
@@ -578,7 +578,6 @@ mod tests {
             ENTER_ONE,
             ENTER_TWO,
             "SET p:{t}:m:a ONE_30 PX 300",
-            "HSET p:{t}:mr:a S ONE",
             GRANT_ONE,
             LEAVE_ONE,
             LEAVE_TWO,
