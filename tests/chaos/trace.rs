@@ -150,7 +150,8 @@ impl Trace {
         }
         if let Some((gate, fence, token)) = self.unsure.take() {
             // A claim is recorded next, by the same script; a whole lease is not.
-            let pushed = matches!(words.as_slice(), ["HSET", _, "S", holder, ..] if *holder == token);
+            let pushed =
+                matches!(words.as_slice(), ["HSET", _, "S", holder, ..] if *holder == token);
             self.grant(&gate, fence, &token, pushed, now);
         }
         match words.as_slice() {
