@@ -41,7 +41,7 @@ local old_ticket, pushed = tonumber(ARGV[9]), ARGV[10] == "1"
 
 local HELD, QUEUED, BUSY, FULL, LATE, ENDED, NEVER, INCOMPATIBLE = 0, 1, 2, 3, 4, 5, 6, 7
 
-local gate, mine = gate_open(main, queue, records, roster, clock, token, now_us())
+local gate, mine = gate_open(main, queue, records, roster, clock, token)
 local state, my_weight, my_limit, my_lease, number = record_parse(mine or "")
 if mine and not state then
   return {INCOMPATIBLE, gate.us, gate_stamp(gate)}
@@ -79,7 +79,7 @@ else
     return {NEVER, gate.us, gate_stamp(gate), gate_limit(gate, my_limit)}
   end
   if state ~= (pushed and "w" or "p") then
-    redis.call("HSET", records, token, record_format(pushed and "w" or "p", my_weight, my_limit, my_lease, number))
+    redis.call("HSET", records, token, record_format(pushed and "w" or "p", my_weight, my_limit, my_lease, digits(number)))
   end
 end
 
@@ -108,7 +108,7 @@ if entered then
     holders_strip(gate, token)
   end
   redis.call("HSET", records, token,
-    record_format(pushed and "w" or "p", weight, limit, lease_ms, gate.ms + wait_ms))
+    record_format(pushed and "w" or "p", weight, limit, lease_ms, digits(gate.ms + wait_ms)))
   gate_alive(gate)
   waits = ticket
 end

@@ -22,7 +22,7 @@ local token, channel, latest_ms, released = ARGV[1], ARGV[2], tonumber(ARGV[3]),
 
 local RELEASED, CANCELLED, GONE, INCOMPATIBLE = 0, 1, 2, 7
 
-local gate, mine = gate_open(main, queue, records, roster, clock, token, now_us())
+local gate, mine = gate_open(main, queue, records, roster, clock, token)
 local state, weight = record_parse(mine or "")
 if mine and not state then
   return {INCOMPATIBLE, gate.us, gate_stamp(gate), 0}

@@ -18,7 +18,7 @@ local instance, waits = ARGV[1], ARGV[2] == "1"
 
 local GONE, OTHER, INCOMPATIBLE = -1, -2, -3
 
-local us = now_us()
+local us = now()
 local ms = math.floor(us / 1000)
 
 -- What one lease has left once it is renewed, or why it is not.
@@ -47,7 +47,7 @@ local function renew(main, records, token, fence, lease_ms)
   if state == "c" then
     recorded = holders_confirm(gate, token)
     if recorded then
-      redis.call("HSET", records, token, record_format("h", weight, limit, lease, number))
+      redis.call("HSET", records, token, record_format("h", weight, limit, lease, digits(number)))
     end
   end
   if recorded then

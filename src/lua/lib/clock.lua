@@ -5,14 +5,20 @@ local function clock_read(clock)
   return tonumber(redis.call("GET", clock)) or 0
 end
 
--- Draws the next number. It is remembered for `lease_ms`, and for a minute at the least.
-local function clock_draw(clock, us, lease_ms)
-  local keep_ms = math.max(lease_ms, KEEP_MS)
-  local last = tonumber(redis.call("SET", clock, digits(us), "PX", keep_ms, "GET")) or 0
+-- Draws the next number, at a time given as such and as text, and returns it in the same way. It is remembered for `lease_ms`, and
+-- for a minute at the least.
+local function clock_draw(clock, us, text, lease_ms)
+  local keep_ms = lease_ms > KEEP_MS and digits(lease_ms) or KEEP
+  local last = redis.call("SET", clock, text, "PX", keep_ms, "GET")
+  if not last then
+    return us, text
+  end
+  last = tonumber(last) or 0
   if last < us then
-    return us
+    return us, text
   end
   -- The time was set back, or stands.
-  redis.call("SET", clock, digits(last + 1), "PX", keep_ms)
-  return last + 1
+  text = digits(last + 1)
+  redis.call("SET", clock, text, "PX", keep_ms)
+  return last + 1, text
 end

@@ -3,7 +3,8 @@
 -- Reads what every operation needs, and so checks every key's type: a foreign value under one of
 -- them ends the script here, before anything is written. Returns the gate and the record of
 -- `token`, false if there is none.
-local function gate_open(main, queue, records, roster, clock, token, us)
+local function gate_open(main, queue, records, roster, clock, token)
+  local us, text = now()
   local gate = {
     main = main,
     queue = queue,
@@ -12,6 +13,7 @@ local function gate_open(main, queue, records, roster, clock, token, us)
     clock = clock,
     caller = instance_of(token),
     us = us,
+    text = text,
     ms = math.floor(us / 1000),
     dropped = 0,
   }
@@ -37,24 +39,25 @@ local function gate_limit(gate, limit)
   return gate.override or limit
 end
 
--- Draws the next ticket or fence.
+-- Draws the next ticket or fence, as such and as text.
 local function gate_draw(gate, lease_ms)
-  gate.drawn = clock_draw(gate.clock, gate.us, lease_ms)
-  return gate.drawn
+  local text
+  gate.drawn, text = clock_draw(gate.clock, gate.us, gate.text, lease_ms)
+  return gate.drawn, text
 end
 
--- Makes `token` a holder for `ms` and returns its fence.
+-- Makes `token` a holder for `ms` and returns its fence, as such and as text.
 local function gate_put(gate, token, state, weight, limit, lease_ms, ms)
-  local fence = gate_draw(gate, lease_ms)
-  local recorded = holders_put(gate, token, weight, ms, state, fence)
+  local fence, text = gate_draw(gate, lease_ms)
+  local recorded = holders_put(gate, token, weight, ms, state, text)
   if recorded then
-    redis.call("HSET", gate.records, "S", recorded, token, record_format(state, weight, limit, lease_ms, fence))
+    redis.call("HSET", gate.records, "S", recorded, token, record_format(state, weight, limit, lease_ms, text))
     keep(gate.records, math.max(lease_ms, KEEP_MS))
   else
     -- What it was recorded with as a waiter.
     redis.call("HDEL", gate.records, token)
   end
-  return fence
+  return fence, text
 end
 
 -- Takes `token` out of the queue.

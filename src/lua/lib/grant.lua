@@ -36,10 +36,10 @@ end
 -- on: pushes are forbidden to this user.
 local function push_grant(gate, channel, token, weight, limit, lease_ms, waiting)
   local ms = math.min(lease_ms, CLAIM_MS)
-  local fence = gate_put(gate, token, "c", weight, limit, lease_ms, ms)
+  local _, fence = gate_put(gate, token, "c", weight, limit, lease_ms, ms)
   -- Last, because nothing rolls back a script: what is told must stand. And by pcall, because a
   -- refused PUBLISH would end the script with the permit given to somebody who never hears of it.
-  local text = "g " .. token .. " " .. digits(fence) .. " " .. ms
+  local text = "g " .. token .. " " .. fence .. " " .. ms
   local heard = redis.pcall("PUBLISH", channel .. instance_of(token), text)
   if type(heard) == "table" then
     holders_remove(gate, token, weight)
@@ -100,7 +100,8 @@ local function grant(gate, channel, own)
       return nil, false
     elseif token == own then
       gate_leave(gate, token)
-      return gate_put(gate, token, "h", weight, limit, lease_ms, lease_ms), false
+      local fence = gate_put(gate, token, "h", weight, limit, lease_ms, lease_ms)
+      return fence, false
     elseif state == "p" then
       -- Nobody could tell it; it asks again soon, and keeps its turn.
       return nil, false

@@ -4,6 +4,7 @@
 local CLAIM_MS = 3000
 -- How long the side keys outlive their last use, in ms.
 local KEEP_MS = 60000
+local KEEP = "60000"
 
 -- Gives a key at least `ms` more to live. Never shortens: another lease may need the key for
 -- longer. Half a second on top spares most calls the write.

@@ -13,6 +13,7 @@ local function record_parse(text)
   return state, tonumber(weight), tonumber(limit), tonumber(lease), tonumber(number)
 end
 
+-- The number as text, since it has too many digits for anything else.
 local function record_format(state, weight, limit, lease, number)
-  return "1" .. state .. " " .. weight .. " " .. limit .. " " .. lease .. " " .. digits(number)
+  return "1" .. state .. " " .. weight .. " " .. limit .. " " .. lease .. " " .. number
 end

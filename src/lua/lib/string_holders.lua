@@ -90,8 +90,8 @@ end
 
 -- Makes `token` the holder. If a record has to tell of it, returns what `S` is to be.
 local function holders_put(gate, token, _, ms, state, fence)
-  redis.call("SET", gate.main, FENCED and token .. " " .. digits(fence) or token, "PX", ms)
-  gate.value, gate.holder, gate.told = token, token, FENCED and fence or nil
+  redis.call("SET", gate.main, FENCED and token .. " " .. fence or token, "PX", ms)
+  gate.value, gate.holder, gate.told = token, token, FENCED and tonumber(fence) or nil
   if FENCED and state == "h" then
     return nil
   end

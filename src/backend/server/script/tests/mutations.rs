@@ -358,7 +358,10 @@ const MUTATIONS: &[Mutation] = &[
     },
     Mutation {
         name: "fence by INCR",
-        changes: &[("  if last < us then\n    return us\n  end\n", "")],
+        changes: &[(
+            "if not last then\n    return us, text",
+            "if not last then\n    return 1, \"1\"",
+        )],
         found_by: &["fences_rise_over_a_loss_of_data"],
     },
     Mutation {
@@ -455,26 +458,26 @@ const MUTATIONS: &[Mutation] = &[
     Mutation {
         name: "the client's clock",
         changes: &[(
-            "clock, token, now_us())",
-            "clock, token, (latest_ms - 1000) * 1000)",
+            "clock, token)\n",
+            "clock, token)\ngate.us = (latest_ms - 1000) * 1000\n",
         )],
         found_by: &["the_clients_clock_decides_nothing"],
     },
     Mutation {
         name: "a push says nothing of its length",
-        changes: &[("digits(fence) .. \" \" .. ms", "digits(fence)")],
+        changes: &[("fence .. \" \" .. ms", "fence")],
         found_by: &["a_push_names_token_fence_and_length"],
     },
     Mutation {
         name: "times lose digits",
-        changes: &[("digits(fence) .. \" \" .. ms", "fence .. \" \" .. ms")],
+        changes: &[("fence .. \" \" .. ms", "tonumber(fence) .. \" \" .. ms")],
         found_by: &["a_push_names_token_fence_and_length"],
     },
     Mutation {
         name: "one number is drawn twice",
         changes: &[
             ("digits(last + 1)", "digits(last)"),
-            ("return last + 1", "return last"),
+            ("return last + 1, text", "return last, text"),
         ],
         found_by: &[
             "stamps_order_answers_among_pushes",
@@ -489,8 +492,8 @@ const MUTATIONS: &[Mutation] = &[
     Mutation {
         name: "the counter ends before the lease",
         changes: &[(
-            "local keep_ms = math.max(lease_ms, KEEP_MS)\n  local last",
-            "local keep_ms = KEEP_MS\n  local last",
+            "local keep_ms = lease_ms > KEEP_MS and digits(lease_ms) or KEEP",
+            "local keep_ms = KEEP",
         )],
         found_by: &["side_keys_outlive_the_lease"],
     },
@@ -498,8 +501,8 @@ const MUTATIONS: &[Mutation] = &[
         name: "the quick way in passes those who wait",
         changes: &[
             (
-                "redis.call(\"EXISTS\", KEYS[1], KEYS[2], KEYS[3]) == 0",
-                "redis.call(\"EXISTS\", KEYS[1]) == 0",
+                "redis.call(\"EXISTS\", KEYS[1], KEYS[2], KEYS[3], KEYS[4])",
+                "redis.call(\"EXISTS\", KEYS[1], KEYS[4])",
             ),
             ("if redis.call(\"EXISTS\", KEYS[2]) == 0 and not", "if not"),
         ],
@@ -508,8 +511,8 @@ const MUTATIONS: &[Mutation] = &[
     Mutation {
         name: "the quick way in passes who holds",
         changes: &[(
-            "redis.call(\"EXISTS\", KEYS[1], KEYS[2], KEYS[3]) == 0",
-            "redis.call(\"EXISTS\", KEYS[2], KEYS[3]) == 0",
+            "redis.call(\"EXISTS\", KEYS[1], KEYS[2], KEYS[3], KEYS[4])",
+            "redis.call(\"EXISTS\", KEYS[2], KEYS[3], KEYS[4])",
         )],
         found_by: &["a_stranger_cannot_release"],
     },
@@ -566,7 +569,7 @@ const MUTATIONS: &[Mutation] = &[
     },
     Mutation {
         name: "the quick way out keeps the sum",
-        changes: &[("\"S\", math.max(fields[1] - weight, 0)", "\"S\", fields[1]")],
+        changes: &[("digits(math.max(fields[1] - weight, 0))", "fields[1]")],
         found_by: &["each_request_is_judged_by_its_own_limit"],
     },
     Mutation {

@@ -10,8 +10,8 @@ use crate::key::{Kind, Prefix, Resource};
 /// The clock's file, swapped: the time is the last argument, and the scripts never see it there.
 const GIVEN_CLOCK: &str = "
 local given_us = tonumber(table.remove(ARGV))
-local function now_us()
-  return given_us
+local function now()
+  return given_us, string.format(\"%.0f\", given_us)
 end
 ";
 
