@@ -11,7 +11,7 @@
 -- Returns  {us, stamp, left_ms, ...}  for each lease the ms it now has at least, or -1: gone, -2: held with another fence,
 --                              -3: a record of another protocol version; stamp is not smaller than the fence of an earlier
 --                              push under this tag, and smaller than that of a later one unless the clock stepped back
--- Writes   main, records, roster; the TTL of clock. 3 us for each lease.
+-- Writes   main, records, roster; the TTL of clock. 4 us for each lease, 12 where records have to be looked at.
 
 local roster, clock = KEYS[1], KEYS[2]
 local instance, waits = ARGV[1], ARGV[2] == "1"
@@ -56,14 +56,37 @@ local function renew(main, records, token, fence, lease_ms)
   return left
 end
 
+-- The same where the value of a mutex says all, and is at hand.
+local function renew_told(main, value, token, fence, lease_ms)
+  if value ~= token .. " " .. fence then
+    return value and string.sub(value, 1, #token + 1) == token .. " " and OTHER or GONE
+  end
+  local left = redis.call("PTTL", main)
+  local least = math.max(left < 0 and CLAIM_MS or left, lease_ms)
+  if left < least then
+    redis.call("PEXPIRE", main, digits(least))
+  end
+  return least
+end
+
 -- Who speaks is no suspect. And first, because a server out of memory refuses a script's writes
 -- unless it began with one that frees: leases at hand must last.
 roster_clear(roster, instance)
 local answer = {us, math.max(us, clock_read(clock))}
 local longest_ms = KEEP_MS
+local mains, sides = {}, {}
+for index = 1, (#KEYS - 2) / 2 do
+  mains[index], sides[index] = KEYS[2 * index + 1], KEYS[2 * index + 2]
+end
+local values = mains[1] and holders_told(mains, sides)
 for index = 1, (#ARGV - 2) / 3 do
-  local token, fence, lease_ms = ARGV[3 * index], tonumber(ARGV[3 * index + 1]), tonumber(ARGV[3 * index + 2])
-  local done, left = pcall(renew, KEYS[2 * index + 1], KEYS[2 * index + 2], token, fence, lease_ms)
+  local token, fence, lease_ms = ARGV[3 * index], ARGV[3 * index + 1], tonumber(ARGV[3 * index + 2])
+  local done, left = true, nil
+  if values then
+    left = renew_told(mains[index], values[index], token, fence, lease_ms)
+  else
+    done, left = pcall(renew, mains[index], sides[index], token, tonumber(fence), lease_ms)
+  end
   if not done then
     -- A foreign value stands where the lease was. That ends this one, and must not end the others.
     local text = type(left) == "table" and left.err or left

@@ -17,6 +17,11 @@ local function holders_fence(gate, token)
   return gate.holder == token and gate.told or nil
 end
 
+-- The values of many gates, if they say all: what most renewals find.
+local function holders_told(mains, records)
+  return FENCED and redis.call("EXISTS", unpack(records)) == 0 and redis.call("MGET", unpack(mains))
+end
+
 -- Milliseconds that `token` still holds, or nil. A key that somebody stripped of its TTL is worth a
 -- claim at a time.
 local function holders_left(gate, token)

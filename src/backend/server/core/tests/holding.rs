@@ -114,7 +114,7 @@ fn renewals_of_one_tag_share_a_call() {
         .iter()
         .map(|call| renew(call).leases.len())
         .collect();
-    assert_eq!(sizes, [64, 36]);
+    assert_eq!(sizes, [16, 16, 16, 16, 16, 16, 4]);
 }
 
 #[test]

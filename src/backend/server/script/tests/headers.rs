@@ -207,6 +207,8 @@ fn scripts_touch_no_key_but_those_they_are_given() {
         "gate.records",
         "gate.roster",
         "key",
+        "unpack(mains",
+        "unpack(records",
     ];
     let channels = ["channel .. instance_of(token)", "released"];
     let bodies = Verb::ALL.map(Verb::body);

@@ -59,6 +59,7 @@ laws![
     asking_again_extends_nothing,
     asking_again_keeps_the_ticket,
     a_renewal_with_another_fence_extends_nothing,
+    a_renewal_names_token_and_fence,
     no_script_shortens_a_lease,
     a_lease_stripped_of_its_ttl_gets_one_back,
     a_renewal_creates_nothing,
@@ -365,6 +366,20 @@ fn a_renewal_with_another_fence_extends_nothing(rig: &mut Rig) -> Verdict {
     );
     rig.pass(1_001);
     ensure_eq!(status_of(&rig.acquire(&token('C', 1), &TRY))?, status::HELD);
+    Ok(())
+}
+
+fn a_renewal_names_token_and_fence(rig: &mut Rig) -> Verdict {
+    let held = fence(rig.acquire(&token('A', 1), &TRY))?;
+    rig.pass(5_000);
+    let mut renew = |token: &str, fence: u64| {
+        let lease = (token.to_owned(), fence, 10_000);
+        rig.renew(&instance('A'), false, &[lease])
+            .map(|answer| answer[2])
+    };
+    ensure_eq!(renew(&token('A', 1), held + 1)?, renewal::OTHER);
+    ensure_eq!(renew(&token('A', 2), held)?, renewal::GONE);
+    ensure_eq!(renew(&token('A', 1), held)?, 10_000);
     Ok(())
 }
 

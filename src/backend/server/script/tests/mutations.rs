@@ -146,8 +146,8 @@ const MUTATIONS: &[Mutation] = &[
     Mutation {
         name: "one bad entry ends the batch",
         changes: &[(
-            "local done, left = pcall(renew, ",
-            "local done, left = true, renew(",
+            "done, left = pcall(renew, ",
+            "done, left = true, renew(",
         )],
         found_by: &["a_foreign_value_ends_one_lease_of_a_batch_and_no_other"],
     },
@@ -571,6 +571,25 @@ const MUTATIONS: &[Mutation] = &[
         name: "the quick way out keeps the sum",
         changes: &[("digits(math.max(fields[1] - weight, 0))", "fields[1]")],
         found_by: &["each_request_is_judged_by_its_own_limit"],
+    },
+    Mutation {
+        name: "a renewal of many that asks for no fence",
+        changes: &[(
+            "if value ~= token .. \" \" .. fence then",
+            "if not value then",
+        )],
+        found_by: &["a_renewal_names_token_and_fence"],
+    },
+    Mutation {
+        name: "a shortening renewal of many",
+        changes: &[
+            (
+                "math.max(left < 0 and CLAIM_MS or left, lease_ms)",
+                "lease_ms",
+            ),
+            ("if left < least then", "if true then"),
+        ],
+        found_by: &["no_script_shortens_a_lease"],
     },
     Mutation {
         name: "other clients hear of no release",
