@@ -145,10 +145,7 @@ const MUTATIONS: &[Mutation] = &[
     },
     Mutation {
         name: "one bad entry ends the batch",
-        changes: &[(
-            "done, left = pcall(renew, ",
-            "done, left = true, renew(",
-        )],
+        changes: &[("done, left = pcall(renew, ", "done, left = true, renew(")],
         found_by: &["a_foreign_value_ends_one_lease_of_a_batch_and_no_other"],
     },
     Mutation {
