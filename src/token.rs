@@ -2,6 +2,7 @@
 //! grant.
 
 use std::fmt;
+use std::hash::{BuildHasherDefault, Hash, Hasher};
 
 use crate::error::ConfigError;
 
@@ -35,7 +36,7 @@ impl fmt::Debug for Instance {
 
 /// The secret of one acquisition: only a script called with it can renew or release what it holds.
 /// 128 bits, drawn afresh each time and never printed.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Token(
     /// Halves, since a whole one would align all that holds it to 16 bytes.
     [u64; 2],
@@ -108,6 +109,36 @@ impl Token {
 
     const fn value(self) -> u128 {
         (self.0[0] as u128) << 64 | self.0[1] as u128
+    }
+}
+
+/// By its halves: that one token is another is as unlikely as that these are the same.
+impl Hash for Token {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        state.write_u64(self.0[0] ^ self.0[1]);
+    }
+}
+
+/// Builds tables of tokens. They are random, and only those that we drew are put into a table, so
+/// they need no further hashing.
+pub(crate) type ByToken = BuildHasherDefault<TokenHasher>;
+
+#[derive(Debug, Default)]
+pub(crate) struct TokenHasher(u64);
+
+impl Hasher for TokenHasher {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        for byte in bytes {
+            self.0 = self.0.rotate_left(8) ^ u64::from(*byte);
+        }
+    }
+
+    fn write_u64(&mut self, half: u64) {
+        self.0 = half;
     }
 }
 

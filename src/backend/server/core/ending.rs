@@ -50,11 +50,17 @@ impl Ending {
 }
 
 impl Core {
-    /// Starts to end what a token holds, waits for, or may have left behind.
+    /// Starts to end what a token holds, waits for, or may have left behind. `timer` is the one
+    /// that is set for it.
+    #[expect(
+        clippy::too_many_arguments,
+        reason = "each is one fact of what the token was"
+    )]
     pub(super) fn end(
         &mut self,
         now: Instant,
         token: Token,
+        timer: Instant,
         request: &Request,
         open: Open,
         held: Option<Instant>,
@@ -80,7 +86,7 @@ impl Core {
             retry_at: Instant::FAR,
             attempts: 0,
             unsure: false,
-            timer: Instant::FAR,
+            timer,
         };
         self.entries.insert(token, Entry::Ending(ending));
         self.send_end(now, token);

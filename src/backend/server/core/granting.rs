@@ -133,6 +133,7 @@ impl Core {
         let state = self.start_holding(
             now,
             token,
+            waiter.timer,
             &waiter.request,
             waiter.open,
             fence,

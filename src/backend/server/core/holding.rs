@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tokio::sync::oneshot;
 
-use super::{Core, Due, Entry, Open};
+use super::{Core, Entry, Open};
 use crate::backend::ReleaseAnswer;
 use crate::backend::server::call::{Renew, Request};
 use crate::backend::server::reply::{Failure, Renewed};
@@ -118,6 +118,7 @@ impl Core {
         &mut self,
         now: Instant,
         token: Token,
+        timer: Instant,
         request: &Request,
         open: Open,
         fence: FencingToken,
@@ -133,7 +134,7 @@ impl Core {
             whole,
             in_flight: false,
             renew_at: Instant::FAR,
-            timer: Instant::FAR,
+            timer,
         };
         // Nobody has looked at it yet, so it can't be refused.
         let _ = holder.lease.prolong(deadline.min(holder.last()));
@@ -309,11 +310,11 @@ impl Core {
         let Some(Entry::Holding(holder)) = self.entries.remove(&token) else {
             return;
         };
-        self.timers.clear(holder.timer, Due::Token(token));
         self.renew_without(holder.request.resource.tag, token);
         self.end(
             now,
             token,
+            holder.timer,
             &holder.request,
             holder.open,
             Some(holder.lease.deadline()),

@@ -49,7 +49,7 @@ use crate::error::{BackendErrorKind, LockError};
 use crate::key::Tag;
 use crate::lease::Lease;
 use crate::time::Instant;
-use crate::token::Token;
+use crate::token::{ByToken, Token};
 
 /// What a caller asks of the background thread.
 #[derive(Debug)]
@@ -132,7 +132,7 @@ pub(super) struct Core {
     /// Whether the inbox is confirmed.
     listening: bool,
     wants_inbox: bool,
-    entries: HashMap<Token, Entry>,
+    entries: HashMap<Token, Entry, ByToken>,
     tags: HashMap<Tag, TagState>,
     timers: Timers,
     shutdown: Option<Shutdown>,
@@ -149,7 +149,7 @@ impl Core {
             connect_error: None,
             listening: false,
             wants_inbox: false,
-            entries: HashMap::new(),
+            entries: HashMap::default(),
             tags: HashMap::new(),
             timers: Timers::default(),
             shutdown: None,

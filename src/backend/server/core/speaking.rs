@@ -11,7 +11,7 @@ use crate::backend::server::call::{Body, Call, Extend, Renew};
 use crate::backend::server::reply::Crowd;
 use crate::key::{Kind, Resource, Tag};
 use crate::time::{CLAIM, Instant};
-use crate::token::{FencingToken, Token};
+use crate::token::{ByToken, FencingToken, Token};
 
 /// How often a process with waiters says that it is alive.
 const BEAT: Duration = Duration::from_millis(CLAIM.as_millis() as u64 / 3);
@@ -38,7 +38,7 @@ pub(super) struct TagState {
     roster: Arc<Resource>,
     queues: HashMap<Arc<Resource>, Queue>,
     /// The leases that have come to their first renewal. Most are given back before.
-    leases: HashSet<Token>,
+    leases: HashSet<Token, ByToken>,
     /// The last sending that said we are alive.
     spoke: Instant,
     pub(super) stamps: Stamps,
@@ -67,7 +67,7 @@ impl TagState {
         Self {
             roster: Arc::clone(roster),
             queues: HashMap::new(),
-            leases: HashSet::new(),
+            leases: HashSet::default(),
             spoke: now,
             stamps: Stamps::default(),
             timer: Instant::FAR,

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tokio::sync::oneshot;
 
-use super::{Core, Entry, Open};
+use super::{Core, Due, Entry, Open};
 use crate::backend::server::call::{Ask, Body, Call, Request};
 use crate::backend::server::reply::{Acquired, Crowd, Failure};
 use crate::backend::{Place, Wait};
@@ -451,11 +451,14 @@ impl Core {
 
     fn clean_up(&mut self, now: Instant, token: Token, waiter: &Waiter) {
         if waiter.open.count > 0 || waiter.is_queued() || waiter.claim.is_some() {
-            self.end(now, token, &waiter.request, waiter.open, None, None);
+            self.end(now, token, waiter.timer, &waiter.request, waiter.open, None, None);
+        } else {
+            self.timers.clear(waiter.timer, Due::Token(token));
         }
     }
 
-    /// Takes a waiter off the books, with its timer and its place in the local queue.
+    /// Takes a waiter off the books, with its place in the local queue. Its timer is left to what
+    /// the token becomes.
     pub(super) fn take_waiter(&mut self, token: Token) -> Option<Box<Waiter>> {
         if !matches!(self.entries.get(&token), Some(Entry::Waiting(_))) {
             return None;
@@ -463,7 +466,6 @@ impl Core {
         let Some(Entry::Waiting(waiter)) = self.entries.remove(&token) else {
             return None;
         };
-        self.timers.clear(waiter.timer, super::Due::Token(token));
         self.dequeued(&waiter.request.resource, token, waiter.ticket);
         Some(waiter)
     }
