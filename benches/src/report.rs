@@ -142,6 +142,11 @@ fn range(lines: &[Line], of: impl Fn(&(f64, f64)) -> f64) -> std::ops::Range<f64
     least / 1.3..most * 1.3
 }
 
+/// Further to the right, for the legend.
+fn with_room(range: std::ops::Range<f64>) -> std::ops::Range<f64> {
+    range.start..range.end * (range.end / range.start).powf(0.4)
+}
+
 fn draw(
     file: &std::path::Path,
     title: &str,
@@ -156,7 +161,7 @@ fn draw(
         .x_label_area_size(42)
         .y_label_area_size(66)
         .build_cartesian_2d(
-            range(lines, |point| point.0).log_scale(),
+            with_room(range(lines, |point| point.0)).log_scale(),
             range(lines, |point| point.1).log_scale(),
         )?;
     chart

@@ -451,7 +451,15 @@ impl Core {
 
     fn clean_up(&mut self, now: Instant, token: Token, waiter: &Waiter) {
         if waiter.open.count > 0 || waiter.is_queued() || waiter.claim.is_some() {
-            self.end(now, token, waiter.timer, &waiter.request, waiter.open, None, None);
+            self.end(
+                now,
+                token,
+                waiter.timer,
+                &waiter.request,
+                waiter.open,
+                None,
+                None,
+            );
         } else {
             self.timers.clear(waiter.timer, Due::Token(token));
         }
