@@ -159,11 +159,15 @@ impl Core {
         if request.terms.wait != Wait::No {
             self.wants_inbox = true;
         }
-        // Time to connect and to answer: what a caller is kept waiting when there is no server.
-        let unavailable = match request.terms.wait {
-            Wait::No | Wait::AtMost(_) => self.settings.command_timeout,
-            Wait::Unbounded => self.settings.connect_timeout + self.settings.command_timeout,
+        // Time to answer: what a caller is kept waiting when there is no server. Time to connect
+        // before, if that is under way for the first time, or for who has time.
+        let first = self.clock.ms(now).is_none() && self.connect_error.is_none();
+        let connect = if first || request.terms.wait == Wait::Unbounded {
+            self.settings.connect_timeout
+        } else {
+            Duration::ZERO
         };
+        let unavailable = connect + self.settings.command_timeout;
         let waiter = Box::new(Waiter::new(now, request, place, answer, unavailable));
         self.entries.insert(token, Entry::Waiting(waiter));
         self.ask(now, token);
