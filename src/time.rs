@@ -59,9 +59,29 @@ pub(crate) enum Clock {
     /// A runtime's own clock, which a test can pause and advance.
     #[cfg(feature = "test-util")]
     Runtime(tokio::runtime::Handle, tokio::time::Instant),
+    #[cfg(test)]
+    Made(MadeClock),
+}
+
+/// A clock of which a unit test makes each reading. Before a reading is used it may do whatever
+/// others do while a thread stands still.
+#[cfg(test)]
+#[derive(Clone)]
+pub(crate) struct MadeClock(std::sync::Arc<dyn Fn() -> Instant + Send + Sync>);
+
+#[cfg(test)]
+impl std::fmt::Debug for MadeClock {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("MadeClock").finish_non_exhaustive()
+    }
 }
 
 impl Clock {
+    #[cfg(test)]
+    pub(crate) fn made(read: impl Fn() -> Instant + Send + Sync + 'static) -> Self {
+        Self::Made(MadeClock(std::sync::Arc::new(read)))
+    }
+
     /// The clock of the runtime in which this is called.
     ///
     /// # Panics
@@ -85,6 +105,8 @@ impl Clock {
                 let _inside = runtime.enter();
                 Instant(0).after(start.elapsed())
             }
+            #[cfg(test)]
+            Self::Made(MadeClock(read)) => read(),
         }
     }
 }

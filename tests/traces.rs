@@ -407,6 +407,29 @@ async fn a_healthy_life_gives_no_cause_to_warn() {
     assert_eq!(turn.warnings(""), 0, "{}", turn.heard());
 }
 
+/// Its thread tries to deliver a release for a while. Nobody is left whom it concerns that it can't,
+/// and a process that ends its server after its handle, as a test does, has no outage.
+#[tokio::test]
+async fn what_befalls_the_server_of_a_handle_that_nobody_has_any_more_is_no_cause_to_warn() {
+    let turn = Turn::take().await;
+    let server = Server::start();
+    let handle = Portcullis::builder()
+        .url(server.url())
+        .build()
+        .expect("valid");
+    let guard = take(&mutex(&handle)).await;
+    drop(handle);
+    server.freeze();
+    drop(guard);
+    server.kill();
+    // The second time, it has said all there was to say of the first.
+    wait_for("it tries to connect", LIMIT, async || {
+        turn.heard().matches("no connection to the server").count() > 1
+    })
+    .await;
+    assert_eq!(turn.warnings(""), 0, "{}", turn.heard());
+}
+
 /// One line for a lease that is lost, with what finds it, and one for an outage, not for each call
 /// in it.
 #[tokio::test]

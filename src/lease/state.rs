@@ -4,8 +4,9 @@
 //!
 //! 1. The status leaves `HELD` once, and never comes back: a lost or finished lease can't be
 //!    revived by a late answer.
-//! 2. The deadline only grows. It may lie further off than what [`remaining`](LeaseState::remaining)
-//!    told, and then it can be set back to that.
+//! 2. The deadline only grows. That of a lease whose backend renews it without being asked is
+//!    moved by who looks, in one step with seeing that it is renewed: so what was told stands when
+//!    renewals stop.
 //! 3. Past the deadline the lease is not held, whatever the status still says; and once somebody
 //!    has seen that it passed, it can't be moved any more: an answer that the background thread
 //!    took up in time may be applied late.
@@ -24,8 +25,12 @@ use crate::token::{FencingToken, Token};
 /// Set in the deadline when somebody was told that it has passed: as a time, it lies 292 years off.
 const SEEN: u64 = 1 << 63;
 
-/// The deadline of a lease whose backend renews it without being asked.
-const RENEWED: u64 = !SEEN;
+/// Set in the deadline while the backend renews the lease without being asked: the rest is what was
+/// told last.
+const RENEWED: u64 = 1 << 62;
+
+/// What is left for the deadline as a time: 146 years.
+const TIME: u64 = RENEWED - 1;
 
 const HELD: u8 = 0;
 const FINISHED: u8 = 1;
@@ -45,11 +50,13 @@ pub(crate) struct LeaseState {
     watch: OnceLock<CancellationToken>,
 }
 
-/// A renewal to the whole TTL each third of it, counted from a moment.
+/// A renewal to the whole TTL each third of it, counted from a moment, until the end of the lease.
 #[derive(Clone, Copy)]
 struct Renewal {
     ttl: Duration,
     since: Instant,
+    /// `FAR` for none.
+    end: Instant,
 }
 
 impl LeaseState {
@@ -59,25 +66,24 @@ impl LeaseState {
         fence: FencingToken,
         deadline: Instant,
     ) -> Arc<Self> {
-        let deadline = deadline.as_nanos().min(RENEWED);
+        let deadline = deadline.as_nanos().min(TIME);
         Self::with(clock, token, fence, deadline, None, HELD)
     }
 
     /// A lease that needs no renewal: its place lies in this process, so nothing can keep the two
-    /// from each other. It lasts until `deadline`, `FAR` for no end, and says of itself what one
-    /// that is renewed would.
+    /// from each other. It lasts until `end`, `FAR` for none, and says of itself what one that is
+    /// renewed would; if renewals have stopped, it has a `deadline`.
     pub(crate) fn renewed(
         clock: Clock,
         token: Token,
         fence: FencingToken,
         ttl: Duration,
-        deadline: Instant,
+        end: Instant,
+        deadline: Option<Instant>,
     ) -> Arc<Self> {
-        let renewal = Renewal {
-            ttl,
-            since: clock.now(),
-        };
-        let deadline = deadline.as_nanos().min(RENEWED);
+        let since = clock.now();
+        let renewal = Renewal { ttl, since, end };
+        let deadline = deadline.map_or(RENEWED, |deadline| deadline.as_nanos().min(TIME));
         Self::with(clock, token, fence, deadline, Some(renewal), HELD)
     }
 
@@ -114,26 +120,52 @@ impl LeaseState {
     }
 
     pub(crate) fn deadline(&self) -> Instant {
-        Instant::from_nanos(self.deadline.load(Ordering::Acquire) & !SEEN)
+        Instant::from_nanos(self.deadline.load(Ordering::Acquire) & TIME)
     }
 
     /// Sets the deadline further off; an earlier one is ignored (invariant 2). False if its passing
     /// was seen (invariant 3): the lease is lost.
     #[must_use = "what was seen to be lost has to be ended"]
     pub(crate) fn prolong(&self, deadline: Instant) -> bool {
-        let further = |old: u64| (old & SEEN == 0).then(|| old.max(deadline.as_nanos() & !SEEN));
+        let further = |old: u64| (old & SEEN == 0).then(|| old.max(deadline.as_nanos().min(TIME)));
         self.deadline
             .fetch_update(Ordering::AcqRel, Ordering::Acquire, further)
             .is_ok()
     }
 
-    /// Sets a deadline where there was none, or an earlier one: nobody renews the lease any more.
+    /// No renewal comes through any more. Gives the deadline, which stays.
     #[cfg(feature = "test-util")]
-    pub(crate) fn shorten(&self, deadline: Instant) {
-        let nearer = |old: u64| (old & SEEN == 0).then(|| old.min(deadline.as_nanos()));
-        let _ = self
+    pub(crate) fn stop_renewing(&self) -> Instant {
+        self.told(self.clock.now());
+        // Somebody may have told a later one since.
+        let told = self.deadline.fetch_and(!RENEWED, Ordering::AcqRel);
+        Instant::from_nanos(told & TIME)
+    }
+
+    /// Renewals come through again. False if the deadline's passing was seen (invariant 3).
+    #[cfg(feature = "test-util")]
+    #[must_use = "what was seen to be lost has to be ended"]
+    pub(crate) fn renew_again(&self) -> bool {
+        let renewed = |old: u64| (old & SEEN == 0).then_some(old | RENEWED);
+        self.deadline
+            .fetch_update(Ordering::AcqRel, Ordering::Acquire, renewed)
+            .is_ok()
+    }
+
+    /// The deadline as it is told at the moment `now`. If the lease is renewed, it is moved to what
+    /// the last renewal has given.
+    fn told(&self, now: Instant) -> Instant {
+        let renew = |old: u64| {
+            let given = self.renewal.filter(|_| old & RENEWED != 0)?.deadline(now);
+            // The marks compare as the times do: both have the same.
+            let moved = (old & !TIME) | given.as_nanos().min(TIME);
+            (moved > old).then_some(moved)
+        };
+        let told = self
             .deadline
-            .fetch_update(Ordering::AcqRel, Ordering::Acquire, nearer);
+            .fetch_update(Ordering::AcqRel, Ordering::Acquire, renew)
+            .map_or_else(|told| told, |old| renew(old).unwrap_or(old));
+        Instant::from_nanos(told & TIME)
     }
 
     /// Whether the deadline has passed. Who is told so will never hear otherwise.
@@ -143,8 +175,12 @@ impl LeaseState {
             if deadline & SEEN != 0 {
                 return true;
             }
-            // Renewed: spared the look at the clock.
-            if deadline == RENEWED || self.clock.now() < Instant::from_nanos(deadline) {
+            let end = match self.renewal {
+                Some(renewal) if deadline & RENEWED != 0 => renewal.end,
+                _ => Instant::from_nanos(deadline & TIME),
+            };
+            // Renewed without an end: spared the look at the clock.
+            if end == Instant::FAR || self.clock.now() < end {
                 return false;
             }
             match self.deadline.compare_exchange_weak(
@@ -165,15 +201,15 @@ impl LeaseState {
     }
 
     pub(crate) fn remaining(&self) -> Duration {
-        if !self.is_held() {
-            return Duration::ZERO;
+        while self.is_held() {
+            let now = self.clock.now();
+            let left = self.told(now).since(now);
+            // Who is told that nothing is left will never hear otherwise: it has to be seen.
+            if !left.is_zero() {
+                return left;
+            }
         }
-        let now = self.clock.now();
-        let left = self.deadline().since(now);
-        match self.renewal {
-            Some(renewal) => left.min(renewal.left(now)),
-            None => left,
-        }
+        Duration::ZERO
     }
 
     /// Ends the lease by its owner's will. False if it was lost or finished before: past its deadline
@@ -230,11 +266,14 @@ impl LeaseState {
 }
 
 impl Renewal {
-    fn left(self, now: Instant) -> Duration {
+    /// What the last one before `now` has given.
+    fn deadline(self, now: Instant) -> Instant {
         let interval = (self.ttl.as_nanos() / 3).max(1);
         let since_last = now.since(self.since).as_nanos() % interval;
-        self.ttl
-            .saturating_sub(Duration::from_nanos(u64::try_from(since_last).unwrap_or(0)))
+        let left = self
+            .ttl
+            .saturating_sub(Duration::from_nanos(u64::try_from(since_last).unwrap_or(0)));
+        now.after(left).min(self.end)
     }
 }
 
@@ -286,6 +325,18 @@ mod tests {
         assert!(!seen.is_held());
         assert!(!seen.prolong(Instant::now().after(Duration::from_secs(10))));
         assert!(!seen.is_held());
+    }
+
+    #[test]
+    fn a_lease_of_which_nothing_is_said_to_remain_is_not_prolonged_any_more() {
+        // It passes while whoever looks stands still between two readings of the clock.
+        let now = AtomicU64::new(9);
+        let clock = Clock::made(move || Instant::from_nanos(now.fetch_add(1, Ordering::SeqCst)));
+        let deadline = Instant::from_nanos(10);
+        let lease = LeaseState::new(clock, Token::of(1), FencingToken::new(1), deadline);
+        assert_eq!(lease.remaining(), Duration::ZERO);
+        assert!(!lease.prolong(Instant::from_nanos(1000)));
+        assert!(!lease.is_held());
     }
 
     #[test]

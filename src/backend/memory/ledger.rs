@@ -200,7 +200,9 @@ impl Ledger {
         let only_counted = self.is_calm()
             && self.holders.is_empty()
             && self.counted.ghosts == 0
-            && !self.counted.closed;
+            && !self.counted.closed
+            // Who has asked before it began, and enters now, has an end.
+            && !self.is_out();
         only_counted.then_some(Count {
             inside: self.counted.inside,
             fence: self.fence,
@@ -399,7 +401,15 @@ impl Ledger {
         let state = holder.state.get_or_insert_with(|| {
             let (clock, fence) = (clock.clone(), FencingToken::new(fence));
             if holder.renewed {
-                LeaseState::renewed(clock, token, fence, holder.ttl.get(), holder.end)
+                // An end that is not its last is that of an outage.
+                #[cfg(feature = "test-util")]
+                let (end, deadline) = (
+                    holder.last,
+                    (holder.end != holder.last).then_some(holder.end),
+                );
+                #[cfg(not(feature = "test-util"))]
+                let (end, deadline) = (holder.end, None);
+                LeaseState::renewed(clock, token, fence, holder.ttl.get(), end, deadline)
             } else {
                 LeaseState::new(clock, token, fence, holder.end)
             }
@@ -639,22 +649,21 @@ impl Ledger {
             if !holder.renewed {
                 continue;
             }
-            let left = match &holder.state {
-                Some(state) => state.remaining(),
-                None => holder.ttl.get(),
+            let told = match &holder.state {
+                Some(state) => state.stop_renewing(),
+                None => now.after(holder.ttl.get()),
             };
             self.ends.remove(&(holder.end, fence));
-            holder.end = holder.last.min(now.after(left));
+            holder.end = holder.last.min(told);
             self.ends.insert((holder.end, fence));
-            if let Some(state) = &holder.state {
-                state.shorten(holder.end);
-            }
         }
     }
 
     /// Renewals come through again.
     pub(super) fn renew_again(&mut self) {
-        self.out_since = None;
+        if self.out_since.take().is_none() {
+            return;
+        }
         self.ends.retain(|(_, fence)| *fence != ALL_COUNTED);
         for (&fence, holder) in &mut self.holders {
             // One whose end was seen to pass stays lost.
@@ -662,7 +671,7 @@ impl Ledger {
                 && holder
                     .state
                     .as_ref()
-                    .is_none_or(|state| state.prolong(holder.last))
+                    .is_none_or(|state| state.renew_again())
             {
                 self.ends.remove(&(holder.end, fence));
                 holder.end = holder.last;

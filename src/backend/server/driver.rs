@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
 use redis::{ConnectionInfo, Pipeline, RedisError, Value};
+use tokio::sync::mpsc::error::TryRecvError;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::time::{sleep, timeout};
 
@@ -77,6 +78,8 @@ pub(super) struct Driver {
     generation: u64,
     inbox: Option<UnboundedSender<Channel>>,
     events: UnboundedSender<Event>,
+    /// Set when nobody is left who could ask or be told anything: then the rest is given up.
+    last: Option<Instant>,
     /// Whether the server was told to be away.
     away: bool,
     warned_eviction: bool,
@@ -111,6 +114,7 @@ impl Driver {
             generation: 0,
             inbox: None,
             events,
+            last: None,
             away: false,
             warned_eviction: false,
             warned_channels: false,
@@ -126,19 +130,12 @@ impl Driver {
     ) {
         let mut asked = Vec::with_capacity(INTAKE);
         let mut heard = Vec::with_capacity(INTAKE);
-        // Nobody is left to ask, and only so long is spent on the rest.
-        let mut last = None;
         loop {
-            let timer = sleep(self.until_timer(last));
+            let timer = sleep(self.until_timer());
             tokio::select! {
                 biased;
                 _ = events.recv_many(&mut heard, INTAKE) => {}
-                count = commands.recv_many(&mut asked, INTAKE), if last.is_none() => {
-                    if count == 0 {
-                        let grace = self.settings.connect_timeout + 2 * self.settings.command_timeout;
-                        last = Some(Instant::now().after(grace));
-                    }
-                }
+                _ = commands.recv_many(&mut asked, INTAKE), if self.last.is_none() => {}
                 () = timer => {}
             }
             // What has come on the other channel meanwhile shares the same write.
@@ -147,12 +144,19 @@ impl Driver {
             {
                 heard.push(event);
             }
-            while asked.len() < INTAKE
-                && let Ok(command) = commands.try_recv()
-            {
-                asked.push(command);
-            }
             let now = Instant::now();
+            while asked.len() < INTAKE {
+                match commands.try_recv() {
+                    Ok(command) => asked.push(command),
+                    Err(TryRecvError::Empty) => break,
+                    // Known before any event is looked at that came after.
+                    Err(TryRecvError::Disconnected) => {
+                        let last = now.after(self.grace());
+                        self.last.get_or_insert(last);
+                        break;
+                    }
+                }
+            }
             for event in heard.drain(..) {
                 self.event(now, event);
             }
@@ -165,13 +169,21 @@ impl Driver {
             self.core.tick(now);
             self.retry_links(now);
             self.flush(now);
-            if last.is_some_and(|last| self.core.is_idle() || now >= last) {
+            if self
+                .last
+                .is_some_and(|last| self.core.is_idle() || now >= last)
+            {
                 return;
             }
         }
     }
 
-    fn until_timer(&self, last: Option<Instant>) -> Duration {
+    /// How long is spent on what is left when nobody is.
+    fn grace(&self) -> Duration {
+        self.settings.connect_timeout + 2 * self.settings.command_timeout
+    }
+
+    fn until_timer(&self) -> Duration {
         let retries = self.links.iter().filter_map(|link| match link {
             Link::Down { retry_at, .. } => Some(*retry_at),
             Link::Connecting { .. } | Link::Up { .. } => None,
@@ -183,7 +195,7 @@ impl Driver {
             .chain(self.core.shutdown_timer());
         let next = retries
             .chain(timers)
-            .chain(last)
+            .chain(self.last)
             .min()
             .unwrap_or(Instant::FAR);
         next.since(Instant::now()).min(LOOK)
@@ -202,8 +214,9 @@ impl Driver {
                 tracing::debug!(link, code = error.code(), "no connection to the server");
                 self.core.connect_failed(error);
                 let attempts = self.attempts(link);
-                // Once for each outage, however many connections and attempts it has.
-                if !std::mem::replace(&mut self.away, true) {
+                // Once for each outage, however many connections and attempts it has, and only if
+                // it concerns anybody.
+                if self.last.is_none() && !std::mem::replace(&mut self.away, true) {
                     tracing::warn!("the server can't be reached; trying again until it can");
                 }
                 self.links[link] = Link::Down {
@@ -424,6 +437,14 @@ impl Driver {
         match inbox {
             Inbox::Up => self.core.inbox_changed(now, true),
             Inbox::Down => self.core.inbox_changed(now, false),
+            Inbox::Failing(error) if self.last.is_none() => {
+                let code = error.code();
+                tracing::warn!(
+                    code,
+                    "no subscription; waiters ask again by a timer until it is back"
+                );
+            }
+            Inbox::Failing(_) => {}
             Inbox::Forbidden(error) => self.warn_polling(error.code()),
             Inbox::Message { channel, text } => {
                 if channel.starts_with(&*self.channels) {
@@ -439,7 +460,7 @@ impl Driver {
     }
 
     fn warn_polling(&mut self, code: Option<&str>) {
-        if !std::mem::replace(&mut self.warned_channels, true) {
+        if self.last.is_none() && !std::mem::replace(&mut self.warned_channels, true) {
             tracing::warn!(
                 code,
                 "no pushes: waiters ask again every 100 to 250 ms; allow the channels, or name a subscriber to the pool's server"

@@ -37,6 +37,8 @@ const FORBIDDEN: Duration = Duration::from_secs(60);
 pub(super) enum Inbox {
     Up,
     Down,
+    /// It can't be had for longer than a hiccup; once for each outage.
+    Failing(RedisError),
     /// The server's user may not use channels.
     Forbidden(RedisError),
     Message {
@@ -59,14 +61,14 @@ impl Listener {
     pub(super) async fn run(mut self) {
         let mut joined = HashSet::new();
         let mut pause = RETRY_FIRST;
-        let mut warned = false;
+        let mut told = false;
         loop {
             match self.listen(&mut joined).await {
                 Ok(Gone) => return,
                 Err(Broken { error, was_up }) => {
                     if was_up {
                         pause = RETRY_FIRST;
-                        warned = false;
+                        told = false;
                         self.tell(Inbox::Down);
                     }
                     if forbids(&error) {
@@ -74,13 +76,8 @@ impl Listener {
                         pause = FORBIDDEN;
                     } else {
                         tracing::debug!(code = error.code(), "the subscription failed");
-                        // Once for each outage that is more than a hiccup.
-                        if pause == RETRY_MAX && !std::mem::replace(&mut warned, true) {
-                            let code = error.code();
-                            tracing::warn!(
-                                code,
-                                "no subscription; waiters ask again by a timer until it is back"
-                            );
+                        if pause == RETRY_MAX && !std::mem::replace(&mut told, true) {
+                            self.tell(Inbox::Failing(error));
                         }
                     }
                 }
