@@ -95,7 +95,7 @@ fn row(name: &str, renewed: &[Renewed], relative: &str) -> Vec<String> {
 
 /// The server's counters before something is renewed.
 struct Begun {
-    leases: u64,
+    looks: u64,
     calls: u64,
     microseconds: u64,
 }
@@ -104,15 +104,15 @@ impl Begun {
     fn now(server: &Server) -> Self {
         redis(server, &["SLOWLOG", "RESET"]);
         Self {
-            leases: leases(server),
+            looks: looks(server),
             calls: cost::commands(server, &["evalsha"]),
             microseconds: cost::microseconds(server, &["evalsha"]),
         }
     }
 
     fn renewed(&self, server: &Server) -> Renewed {
-        let leases = (leases(server) - self.leases) as f64;
         let calls = cost::commands(server, &["evalsha"]) - self.calls;
+        let leases = (looks(server) - self.looks - calls) as f64;
         let microseconds = cost::microseconds(server, &["evalsha"]) - self.microseconds;
         let stalls = stalls(server);
         Renewed {
@@ -124,10 +124,10 @@ impl Begun {
     }
 }
 
-/// How many leases were renewed, where nothing but renewals runs: the script reads the records of
-/// each by one such command.
-fn leases(server: &Server) -> u64 {
-    cost::commands(server, &["hmget"])
+/// How often a script has looked at what a key has left: where nothing but renewals runs, once for
+/// each lease, and once in each call for the clock of the tag.
+fn looks(server: &Server) -> u64 {
+    cost::commands(server, &["pttl"])
 }
 
 /// A server that notes which calls are too long.

@@ -11,7 +11,7 @@
 -- Returns  {us, stamp, left_ms, ...}  for each lease the ms it now has at least, or -1: gone, -2: held with another fence,
 --                              -3: a record of another protocol version; stamp is not smaller than the fence of an earlier
 --                              push under this tag, and smaller than that of a later one unless the clock stepped back
--- Writes   main, records, roster; the TTL of clock. 4 us for each lease, 12 where records have to be looked at.
+-- Writes   main, records, roster; the TTL of clock. 5 us for each lease, 12 where records have to be looked at.
 
 local roster, clock = KEYS[1], KEYS[2]
 local instance, waits = ARGV[1], ARGV[2] == "1"

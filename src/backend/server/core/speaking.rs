@@ -22,11 +22,11 @@ const AFTER_END: Duration = Duration::from_millis(5);
 /// How soon after one question another follows because somebody told of a release.
 const AFTER_RELEASE: Duration = Duration::from_millis(20);
 const SOONEST: Duration = Duration::from_millis(50);
-/// What one script renews at most, so that none stalls the server for longer than 0.2 ms: 4 us each
+/// What one script renews at most, so that none stalls the server for longer than 0.2 ms: 5 us each
 /// where values say all, 12 where records have to be looked at.
 const fn batch(kind: Kind) -> usize {
     match kind {
-        Kind::Mutex => 48,
+        Kind::Mutex => 32,
         Kind::Exact | Kind::Semaphore => 16,
     }
 }
