@@ -322,6 +322,15 @@ impl Prefix {
         }
     }
 
+    /// What all gates under `tag` share.
+    pub(crate) fn shared(&self, tag: Tag) -> Shared {
+        let start = format!("{}:{{{}}}", self.0, tag.text());
+        Shared {
+            roster: format!("{start}:roster").into_boxed_str(),
+            clock: format!("{start}:clock").into_boxed_str(),
+        }
+    }
+
     /// What precedes an instance in the name of its inbox.
     pub(crate) fn inbox_channels(&self) -> String {
         format!("{}:inbox:", self.0)
@@ -333,18 +342,23 @@ impl Prefix {
     }
 }
 
+/// The keys that all gates of one hash tag share.
+#[derive(Debug)]
+pub(crate) struct Shared {
+    /// Who lives and who has ended.
+    pub(crate) roster: Box<str>,
+    /// The number drawn last.
+    pub(crate) clock: Box<str>,
+}
+
 /// One gate's place on the server.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Resource {
     pub(crate) kind: Kind,
     pub(crate) tag: Tag,
-    /// All but those of the tag, joined: see `main`, `queue`, `records`.
+    /// Those of its own, joined: see `main`, `queue`, `records`.
     keys: Box<str>,
     ends: [usize; 2],
-    /// Of all gates with this tag: who lives and who has ended.
-    pub(crate) roster: Box<str>,
-    /// Of all gates with this tag: the number drawn last.
-    pub(crate) clock: Box<str>,
     /// The channel on which other clients of an exact key tell of releases.
     pub(crate) released: Option<Box<str>>,
     /// The gate as errors and traces name it: never the part that a request brought.
@@ -360,61 +374,53 @@ impl Resource {
             path.push_str(&key.0);
         }
         let tag = Tag::of_name(&path);
-        let start = format!("{}:{{{}}}:{}", prefix.0, tag.text(), kind.letter());
-        Self::place(
-            prefix,
-            kind,
-            tag,
-            &format!("{start}:{path}"),
-            &start,
-            &path,
-            None,
-            Arc::clone(name),
-        )
+        Self::place(prefix, kind, tag, None, &path, Arc::clone(name))
     }
 
     /// The place of a mutex under a key that others know too, or of a sibling of the gate named by
     /// one.
     pub(crate) fn exact(prefix: &Prefix, key: &str, gate: &Arc<str>) -> Self {
-        let tag = Tag::of_key(key);
-        let kind = Kind::Exact;
-        let start = format!("{}:{{{}}}:{}", prefix.0, tag.text(), kind.letter());
-        let released = Some(format!("{key}:released").into_boxed_str());
-        Self::place(
-            prefix,
-            kind,
-            tag,
-            key,
-            &start,
-            &encode(key, MAX_PART),
-            released,
-            Arc::clone(gate),
-        )
+        let (tag, path) = (Tag::of_key(key), encode(key, MAX_PART));
+        Self::place(prefix, Kind::Exact, tag, Some(key), &path, Arc::clone(gate))
     }
 
-    #[expect(
-        clippy::too_many_arguments,
-        reason = "the two kinds of place are spelled out above, side by side"
-    )]
+    /// Where `key` is the main key, or one of our own is if there is none. Put together by hand: each
+    /// request with a key of its own comes here.
     fn place(
         prefix: &Prefix,
         kind: Kind,
         tag: Tag,
-        main: &str,
-        start: &str,
+        key: Option<&str>,
         path: &str,
-        released: Option<Box<str>>,
         gate: Arc<str>,
     ) -> Self {
-        let queue_end = main.len() + start.len() + 2 + path.len();
+        let length = prefix.0.len() + tag.text().len() + path.len() + "}::{mq:".len();
+        let mut keys = String::with_capacity(3 * length + key.map_or(0, str::len));
+        let add = |keys: &mut String, side: &str| {
+            for part in [&*prefix.0, ":{", tag.text(), "}:"] {
+                keys.push_str(part);
+            }
+            keys.push(kind.letter());
+            for part in [side, ":", path] {
+                keys.push_str(part);
+            }
+            keys.len()
+        };
+        let main = match key {
+            Some(key) => {
+                keys.push_str(key);
+                keys.len()
+            }
+            None => add(&mut keys, ""),
+        };
+        let ends = [main, add(&mut keys, "q")];
+        add(&mut keys, "r");
         Self {
             kind,
             tag,
-            keys: format!("{main}{start}q:{path}{start}r:{path}").into_boxed_str(),
-            ends: [main.len(), queue_end],
-            roster: format!("{}:{{{}}}:roster", prefix.0, tag.text()).into_boxed_str(),
-            clock: format!("{}:{{{}}}:clock", prefix.0, tag.text()).into_boxed_str(),
-            released,
+            keys: keys.into_boxed_str(),
+            ends,
+            released: key.map(|key| format!("{key}:released").into_boxed_str()),
             gate,
         }
     }
@@ -562,13 +568,16 @@ mod tests {
         Tag::of_key(key).0
     }
 
-    fn keys(resource: &Resource) -> [&str; 5] {
+    fn keys(resource: &Resource) -> [String; 5] {
+        let shared = prefix().shared(resource.tag);
+        let own = [resource.main(), resource.queue(), resource.records()];
+        let [main, queue, records] = own.map(str::to_owned);
         [
-            resource.main(),
-            resource.queue(),
-            resource.records(),
-            &resource.roster,
-            &resource.clock,
+            main,
+            queue,
+            records,
+            shared.roster.into(),
+            shared.clock.into(),
         ]
     }
 
@@ -606,10 +615,10 @@ mod tests {
             let kind = |mutex| if mutex { Kind::Mutex } else { Kind::Semaphore };
             let first = named(kind(one.0), &one.1, one.2.as_deref());
             let second = named(kind(other.0), &other.1, other.2.as_deref());
-            let mut all: HashSet<&str> = HashSet::new();
+            let mut all: HashSet<String> = HashSet::new();
             let same = one == other;
-            for key in keys(&first)[..3].iter().chain(&keys(&second)[..3]) {
-                all.insert(key);
+            for gate in [&first, &second] {
+                all.extend(keys(gate).into_iter().take(3));
             }
             prop_assert_eq!(all.len(), if same { 3 } else { 6 });
         }
@@ -618,7 +627,7 @@ mod tests {
         fn all_keys_of_one_gate_share_a_slot_that_the_name_does_not_choose(name in hostile(), key in hostile()) {
             let gate = named(Kind::Semaphore, &name, Some(&key));
             for each in keys(&gate) {
-                prop_assert_eq!(slot(each), gate.tag.0);
+                prop_assert_eq!(slot(&each), gate.tag.0);
                 prop_assert_eq!(each.matches(['{', '}']).count(), 2);
                 prop_assert!(each.len() < 512);
             }
@@ -644,7 +653,7 @@ mod tests {
             prop_assert!(key.0.len() <= MAX_KEY);
             let gate = Resource::named(&prefix(), Kind::Mutex, &name.as_str().into(), Some(&key));
             for each in keys(&gate) {
-                prop_assert_eq!(slot(each), gate.tag.0);
+                prop_assert_eq!(slot(&each), gate.tag.0);
                 prop_assert_eq!(each.matches(['{', '}']).count(), 2);
                 prop_assert!(each.len() < 512);
             }
@@ -655,7 +664,7 @@ mod tests {
             let gate = Resource::exact(&prefix(), &key, &"gate".into());
             prop_assert_eq!(gate.main(), key.as_str());
             for each in keys(&gate) {
-                prop_assert_eq!(slot(each), slot(&key));
+                prop_assert_eq!(slot(&each), slot(&key));
             }
         }
     }

@@ -1,5 +1,6 @@
 //! The requests that go to a server: which script, with which keys and arguments.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -7,7 +8,7 @@ use redis::Cmd;
 
 use super::script::{Script, Verb};
 use crate::backend::Terms;
-use crate::key::{Kind, Resource, Tag};
+use crate::key::{Kind, Prefix, Resource, Shared, Tag};
 use crate::time::Instant;
 use crate::token::{FencingToken, Instance, Token};
 
@@ -66,7 +67,6 @@ pub(super) struct End {
 pub(super) struct Renew {
     pub(super) tag: Tag,
     pub(super) kind: Kind,
-    pub(super) roster: Arc<Resource>,
     /// Whether this process has waiters under this tag.
     pub(super) waits: bool,
     pub(super) leases: Vec<Extend>,
@@ -98,9 +98,10 @@ impl Call {
     }
 
     /// The command for the server: by hash, or whole where the server does not know the script.
-    pub(super) fn command(&self, whole: bool, instance: &Instance, channels: &str) -> Cmd {
+    pub(super) fn command(&self, whole: bool, instance: &Instance, names: &mut Names) -> Cmd {
         let script = self.script();
         let mut cmd = Cmd::with_capacity(20, 600);
+        let (channels, shared) = names.of(self.tag());
         if whole {
             cmd.arg("EVAL").arg(&script.code);
         } else {
@@ -108,7 +109,7 @@ impl Call {
         }
         match &self.body {
             Body::Acquire(ask) => {
-                gate_keys(&mut cmd, &ask.resource);
+                gate_keys(&mut cmd, &ask.resource, shared);
                 cmd.arg(&ask.token.text(instance)[..])
                     .arg(channels)
                     .arg(ask.weight)
@@ -121,7 +122,7 @@ impl Call {
                     .arg(u8::from(ask.pushed));
             }
             Body::End(end) => {
-                gate_keys(&mut cmd, &end.resource);
+                gate_keys(&mut cmd, &end.resource, shared);
                 cmd.arg(&end.token.text(instance)[..])
                     .arg(channels)
                     .arg(end.latest_ms)
@@ -129,8 +130,8 @@ impl Call {
             }
             Body::Renew(renew) => {
                 cmd.arg(2 + 2 * renew.leases.len())
-                    .arg(&*renew.roster.roster)
-                    .arg(&*renew.roster.clock);
+                    .arg(&*shared.roster)
+                    .arg(&*shared.clock);
                 for lease in &renew.leases {
                     cmd.arg(lease.resource.main()).arg(lease.resource.records());
                 }
@@ -146,13 +147,43 @@ impl Call {
     }
 }
 
-fn gate_keys(cmd: &mut Cmd, resource: &Resource) {
+/// What the calls of a handle name besides their gates, made once for each.
+#[derive(Debug)]
+pub(super) struct Names {
+    prefix: Prefix,
+    channels: String,
+    shared: HashMap<Tag, Shared>,
+}
+
+impl Names {
+    pub(super) fn new(prefix: Prefix) -> Self {
+        Self {
+            channels: prefix.inbox_channels(),
+            prefix,
+            shared: HashMap::new(),
+        }
+    }
+
+    /// What precedes an instance in the name of its inbox.
+    pub(super) fn channels(&self) -> &str {
+        &self.channels
+    }
+
+    /// The same, and the keys that all gates of a tag share.
+    fn of(&mut self, tag: Tag) -> (&str, &Shared) {
+        let shared = self.shared.entry(tag);
+        let shared = shared.or_insert_with(|| self.prefix.shared(tag));
+        (&self.channels, shared)
+    }
+}
+
+fn gate_keys(cmd: &mut Cmd, resource: &Resource, shared: &Shared) {
     cmd.arg(5)
         .arg(resource.main())
         .arg(resource.queue())
         .arg(resource.records())
-        .arg(&*resource.roster)
-        .arg(&*resource.clock);
+        .arg(&*shared.roster)
+        .arg(&*shared.clock);
 }
 
 /// Whole milliseconds, at least one: the scripts take no zero for a duration that is not nothing.

@@ -11,7 +11,7 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::time::{sleep, timeout};
 
 use super::Settings;
-use super::call::Call;
+use super::call::{Call, Names};
 use super::core::{Channel, Command, Core};
 use super::inbox::{Inbox, Listener};
 use super::link::{self, Fresh, Origin};
@@ -73,7 +73,7 @@ pub(super) struct Driver {
     settings: Settings,
     instance: Instance,
     prefix: Prefix,
-    channels: Arc<str>,
+    names: Names,
     links: Vec<Link>,
     generation: u64,
     inbox: Option<UnboundedSender<Channel>>,
@@ -108,7 +108,7 @@ impl Driver {
             subscriber,
             settings,
             instance,
-            channels: prefix.inbox_channels().into(),
+            names: Names::new(prefix.clone()),
             prefix,
             links,
             generation: 0,
@@ -447,7 +447,7 @@ impl Driver {
             Inbox::Failing(_) => {}
             Inbox::Forbidden(error) => self.warn_polling(error.code()),
             Inbox::Message { channel, text } => {
-                if channel.starts_with(&*self.channels) {
+                if channel.starts_with(self.names.channels()) {
                     // Anybody can write here; what is no push of ours is no reason to do anything.
                     if let Ok(push) = reply::push(&text, &self.instance) {
                         self.core.push(now, push);
@@ -538,7 +538,7 @@ impl Driver {
         let mut pipeline = Pipeline::with_capacity(calls.len());
         for call in &calls {
             tracing::trace!(script = call.script().name, link, "call");
-            pipeline.add_command(call.command(whole, &self.instance, &self.channels));
+            pipeline.add_command(call.command(whole, &self.instance, &mut self.names));
         }
         let (mut connection, generation) = (connection.clone(), *generation);
         let (events, patience) = (self.events.clone(), self.settings.command_timeout);

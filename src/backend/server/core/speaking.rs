@@ -34,8 +34,6 @@ const fn batch(kind: Kind) -> usize {
 /// The state of one hash tag in this process.
 #[derive(Debug)]
 pub(super) struct TagState {
-    /// Any gate under this tag: it knows the roster's name.
-    roster: Arc<Resource>,
     queues: HashMap<Arc<Resource>, Queue>,
     /// The leases that have come to their first renewal. Most are given back before.
     leases: HashSet<Token, ByToken>,
@@ -63,9 +61,8 @@ impl Queue {
 }
 
 impl TagState {
-    fn new(roster: &Arc<Resource>, now: Instant) -> Self {
+    fn new(now: Instant) -> Self {
         Self {
-            roster: Arc::clone(roster),
             queues: HashMap::new(),
             leases: HashSet::default(),
             spoke: now,
@@ -92,7 +89,7 @@ impl Core {
     fn tag_state(&mut self, now: Instant, resource: &Arc<Resource>) -> &mut TagState {
         self.tags
             .entry(resource.tag)
-            .or_insert_with(|| TagState::new(resource, now))
+            .or_insert_with(|| TagState::new(now))
     }
 
     fn schedule_tag(&mut self, tag: Tag) {
@@ -341,7 +338,6 @@ impl Core {
             return;
         };
         let waits = !state.queues.is_empty();
-        let roster = Arc::clone(&state.roster);
         let mut due: [Vec<Extend>; Kind::ALL.len()] = Kind::ALL.map(|_| Vec::new());
         let leases: Vec<Token> = state.leases.iter().copied().collect();
         for token in leases {
@@ -364,7 +360,7 @@ impl Core {
             while leases.len() > 0 {
                 // Collected, not split off: that would leave each batch the room of all.
                 let batch = leases.by_ref().take(batch(kind)).collect();
-                self.send_renewal(now, tag, kind, &roster, waits, batch);
+                self.send_renewal(now, tag, kind, waits, batch);
             }
         }
     }
@@ -374,8 +370,7 @@ impl Core {
             return;
         };
         if !state.queues.is_empty() && now >= state.spoke.after(BEAT) {
-            let roster = Arc::clone(&state.roster);
-            self.send_renewal(now, tag, Kind::Mutex, &roster, true, Vec::new());
+            self.send_renewal(now, tag, Kind::Mutex, true, Vec::new());
         }
     }
 
@@ -395,7 +390,7 @@ impl Core {
                 fence,
                 lease,
             }];
-            self.send_renewal(now, resource.tag, resource.kind, resource, true, leases);
+            self.send_renewal(now, resource.tag, resource.kind, true, leases);
         }
     }
 
@@ -404,7 +399,6 @@ impl Core {
         now: Instant,
         tag: Tag,
         kind: Kind,
-        roster: &Arc<Resource>,
         waits: bool,
         leases: Vec<Extend>,
     ) {
@@ -414,7 +408,6 @@ impl Core {
         let renew = Renew {
             tag,
             kind,
-            roster: Arc::clone(roster),
             waits,
             leases,
         };

@@ -785,7 +785,7 @@ fn a_tombstone_keeps_a_late_acquire_out(rig: &mut Rig) -> Verdict {
 }
 
 fn a_tombstone_lasts_as_long_as_the_request_may(rig: &mut Rig) -> Verdict {
-    let roster = rig.gate.roster.to_string();
+    let roster = rig.shared.roster.to_string();
     rig.end_unanswered(&token('A', 1), Some(70_000))?;
     let ends = (rig.ms() + 70_000).to_string();
     ensure_eq!(
@@ -1155,7 +1155,7 @@ fn side_keys_outlive_the_lease(rig: &mut Rig) -> Verdict {
         return Ok(());
     }
     let side = match rig.kind {
-        Kind::Mutex => rig.gate.clock.to_string(),
+        Kind::Mutex => rig.shared.clock.to_string(),
         Kind::Exact | Kind::Semaphore => rig.gate.records().to_owned(),
     };
     let main = rig.gate.main().to_owned();

@@ -5,7 +5,7 @@ use redis::{ConnectionLike, RedisResult, Value};
 
 use super::super::{Script, Verb};
 use super::support::Server;
-use crate::key::{Kind, Prefix, Resource};
+use crate::key::{Kind, Prefix, Resource, Shared};
 
 /// The clock's file, swapped: the time is the last argument, and the scripts never see it there.
 const GIVEN_CLOCK: &str = "
@@ -109,6 +109,7 @@ pub(super) struct Rig {
     pub(super) kind: Kind,
     pub(super) us: u64,
     pub(super) gate: Resource,
+    pub(super) shared: Shared,
     scripts: Scripts,
     server: redis::Connection,
     inboxes: redis::Connection,
@@ -127,6 +128,7 @@ impl Rig {
         let mut rig = Self {
             kind,
             us: START_US,
+            shared: prefix.shared(gate.tag),
             gate,
             scripts,
             server: commands,
@@ -211,7 +213,10 @@ impl Rig {
         waits: bool,
         leases: &[(String, u64, u64)],
     ) -> Answer {
-        let mut keys = vec![self.gate.roster.to_string(), self.gate.clock.to_string()];
+        let mut keys = vec![
+            self.shared.roster.to_string(),
+            self.shared.clock.to_string(),
+        ];
         let mut arguments = vec![instance.to_owned(), u8::from(waits).to_string()];
         for (token, fence, lease_ms) in leases {
             keys.extend([self.gate.main().to_owned(), self.gate.records().to_owned()]);
@@ -249,8 +254,8 @@ impl Rig {
             self.gate.main(),
             self.gate.queue(),
             self.gate.records(),
-            &self.gate.roster,
-            &self.gate.clock,
+            &self.shared.roster,
+            &self.shared.clock,
         ]
         .map(str::to_owned)
         .into()
@@ -332,7 +337,7 @@ impl Rig {
     /// Writes by hand that `letter` lives.
     pub(super) fn revive(&mut self, letter: char) {
         let (roster, ends) = (
-            self.gate.roster.to_string(),
+            self.shared.roster.to_string(),
             (self.ms() + 3_000).to_string(),
         );
         self.number(&["ZADD", &roster, &ends, &instance(letter)]);
