@@ -19,7 +19,6 @@ mod ending;
 mod failing;
 mod granting;
 mod holding;
-
 mod shutdown;
 mod speaking;
 mod stamps;
