@@ -208,6 +208,16 @@ impl BackendError {
         Self::new(BackendErrorKind::Unreachable, text, None)
     }
 
+    /// Whether the server was away: it did not answer, or said that it can't serve. A caller that can
+    /// do without it may go on; other failures are to be mended by people.
+    #[must_use]
+    pub fn is_outage(&self) -> bool {
+        matches!(
+            self.0.kind,
+            BackendErrorKind::Unreachable | BackendErrorKind::TimedOut | BackendErrorKind::Refused
+        )
+    }
+
     /// What kind of failure it is, to act on.
     #[must_use]
     pub fn kind(&self) -> BackendErrorKind {

@@ -34,6 +34,16 @@ enum Origin {
 }
 
 impl Origin {
+    fn resource(&self, prefix: &Prefix, key: Option<&Key>) -> Resource {
+        match (self, key) {
+            (Self::Named(kind, name), key) => Resource::named(prefix, *kind, name, key),
+            (Self::Exact(start), None) => Resource::exact(prefix, start, start),
+            (Self::Exact(start), Some(key)) => {
+                Resource::exact(prefix, &format!("{start}:{key}"), start)
+            }
+        }
+    }
+
     fn name(&self) -> &Arc<str> {
         match self {
             Self::Named(_, name) | Self::Exact(name) => name,
@@ -64,24 +74,14 @@ impl Gate {
         name: &str,
         limit: u32,
     ) -> Self {
-        let name: Arc<str> = name.into();
-        let resource = Resource::named(&prefix, kind, &name, None);
-        Self::new(backend, prefix, Origin::Named(kind, name), resource, limit)
+        Self::new(backend, prefix, Origin::Named(kind, name.into()), limit)
     }
 
     pub(crate) fn exact(backend: Arc<dyn Backend>, prefix: Prefix, key: &str) -> Self {
-        let key: Arc<str> = key.into();
-        let resource = Resource::exact(&prefix, &key, &key);
-        Self::new(backend, prefix, Origin::Exact(key), resource, 1)
+        Self::new(backend, prefix, Origin::Exact(key.into()), 1)
     }
 
-    fn new(
-        backend: Arc<dyn Backend>,
-        prefix: Prefix,
-        origin: Origin,
-        resource: Resource,
-        limit: u32,
-    ) -> Self {
+    fn new(backend: Arc<dyn Backend>, prefix: Prefix, origin: Origin, limit: u32) -> Self {
         let terms = Terms {
             weight: 1,
             limit,
@@ -89,8 +89,9 @@ impl Gate {
             mode: LeaseMode::default(),
             wait: Wait::Unbounded,
             max_waiters: DEFAULT_MAX_WAITERS,
+            bridge: None,
         };
-        let place = backend.place(resource);
+        let place = backend.place(origin.resource(&prefix, None));
         Self {
             backend,
             prefix,
@@ -102,13 +103,25 @@ impl Gate {
     }
 
     pub(crate) fn keyed(&self, key: Key) -> Self {
-        let resource = match &self.origin {
-            Origin::Named(kind, name) => Resource::named(&self.prefix, *kind, name, Some(&key)),
-            Origin::Exact(start) => Resource::exact(&self.prefix, &format!("{start}:{key}"), start),
-        };
+        let resource = self.origin.resource(&self.prefix, Some(&key));
         Self {
             place: self.backend.place(resource),
             key: Some(key),
+            ..self.clone()
+        }
+    }
+
+    /// The same gate in this process alone, with so many permits.
+    pub(crate) fn local(&self, limit: u32) -> Self {
+        let backend = self.backend.local();
+        let resource = self.origin.resource(&self.prefix, self.key.as_ref());
+        Self {
+            place: backend.place(resource),
+            backend: Arc::clone(backend),
+            terms: Terms {
+                limit,
+                ..self.terms
+            },
             ..self.clone()
         }
     }
@@ -179,14 +192,21 @@ impl Gate {
     pub(crate) async fn enter(&self, weight: u32, wait: Option<Wait>) -> Result<Lease, LockError> {
         // What is ready at once, again and again, would keep other tasks from their turn.
         consume_budget().await;
-        match self.acquire(weight, None, wait) {
+        match self.acquire(weight, None, wait, None) {
             Acquire::Ready(answer) => answer,
             waiting => waiting.await,
         }
     }
 
-    /// Starts an acquire; `limit` and `wait` replace the configured ones.
-    pub(crate) fn acquire(&self, weight: u32, limit: Option<u32>, wait: Option<Wait>) -> Acquire {
+    /// Starts an acquire; `limit` and `wait` replace the configured ones, and `bridge` is what
+    /// [`Terms`] says.
+    pub(crate) fn acquire(
+        &self,
+        weight: u32,
+        limit: Option<u32>,
+        wait: Option<Wait>,
+        bridge: Option<Duration>,
+    ) -> Acquire {
         let limit = limit.unwrap_or(self.terms.limit);
         if weight == 0 || weight > limit {
             return Acquire::Ready(Err(Refusal::never_fits(weight, limit).into()));
@@ -195,6 +215,7 @@ impl Gate {
             weight,
             limit,
             wait: wait.unwrap_or(self.terms.wait),
+            bridge,
             ..self.terms
         };
         self.place.acquire(&self.place, &terms)

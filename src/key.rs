@@ -331,6 +331,11 @@ impl Prefix {
         }
     }
 
+    /// A key that nobody has, to ask a server for that may not serve.
+    pub(crate) fn probe(&self) -> String {
+        format!("{}:probe", self.0)
+    }
+
     /// What precedes an instance in the name of its inbox.
     pub(crate) fn inbox_channels(&self) -> String {
         format!("{}:inbox:", self.0)

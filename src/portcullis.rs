@@ -137,6 +137,7 @@ impl fmt::Debug for Portcullis {
 /// | [`connections`](Self::connections) | 1 to 4 | 2 |
 /// | [`command_timeout`](Self::command_timeout) | 10 ms to 60 s | 500 ms |
 /// | [`connect_timeout`](Self::connect_timeout) | 10 ms to 60 s | 1 s |
+/// | [`admission_budget`](Self::admission_budget) | 10 ms to 60 s | 100 ms |
 #[derive(Default)]
 #[must_use = "a builder does nothing until it is built"]
 pub struct Builder {
@@ -204,6 +205,16 @@ impl Builder {
     /// Sets how long to wait for a connection.
     pub fn connect_timeout(mut self, timeout: Duration) -> Self {
         self.settings.connect_timeout = timeout;
+        self
+    }
+
+    /// Sets how long a request at a layer may wait for the server's answer, beyond what its layer
+    /// lets it wait for its turn: then the layer's [`OnOutage`](crate::layer::OnOutage) decides. The
+    /// very first requests have the time to connect on top.
+    ///
+    /// Primitives that are called without a layer have the `command_timeout`.
+    pub fn admission_budget(mut self, budget: Duration) -> Self {
+        self.settings.admission_budget = budget;
         self
     }
 

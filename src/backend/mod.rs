@@ -9,6 +9,7 @@
 //!    hold.
 //! 3. A lease that was ended is given back, however often it takes.
 
+mod local;
 pub(crate) mod memory;
 pub(crate) mod server;
 mod thread;
@@ -32,6 +33,9 @@ use crate::token::{FencingToken, Token};
 pub(crate) trait Backend: fmt::Debug + Send + Sync {
     /// One gate's place.
     fn place(&self, resource: Resource) -> Arc<dyn Place>;
+
+    /// Gates of the same names in this process alone: what a layer may use in an outage.
+    fn local(&self) -> &Arc<dyn Backend>;
 
     /// Refuses all that is asked from here on, waits for the leases to end until the deadline, then
     /// ends them.
@@ -68,6 +72,10 @@ pub(crate) struct Terms {
     pub(crate) mode: LeaseMode,
     pub(crate) wait: Wait,
     pub(crate) max_waiters: u32,
+    /// Set where the caller has an answer of its own if the backend has none: how long after the
+    /// beginning of an outage it still hopes for the end. The budget for admission then takes the
+    /// place of other time-outs.
+    pub(crate) bridge: Option<Duration>,
 }
 
 impl Terms {

@@ -30,11 +30,13 @@ use super::key::{KeyError, MakeKey};
 use super::misconfigured::Misconfigured;
 use super::problem;
 use super::rejection::{Busy, Cause, Rejection, RejectionKind};
-use super::settings::{HoldUntil, OnLost};
+use super::settings::{HoldUntil, OnLost, OnOutage};
 use crate::backend::{Acquire, Wait};
+use crate::error::LockError;
 use crate::gate::Gate;
 use crate::key::Key;
 use crate::lease::Lease;
+use crate::time::Instant;
 
 /// How long a request waits unless its layer or its gate says otherwise.
 const DEFAULT_MAX_WAIT: Duration = Duration::from_secs(2);
@@ -57,6 +59,7 @@ pub(super) struct Admission {
     pub(super) deadline: Option<OfHead<Option<Duration>>>,
     pub(super) hold_until: HoldUntil,
     pub(super) on_lost: OnLost,
+    pub(super) on_outage: OnOutage,
     pub(super) busy: Busy,
     pub(super) on_refusal: Option<OnRefusal>,
     /// Whether gRPC requests are treated as such.
@@ -67,17 +70,32 @@ pub(super) struct Admission {
 
 /// What a request has to wait for.
 pub(super) struct Begun {
-    /// `None` if it is exempt.
-    acquire: Result<Option<Asked>, Cause>,
+    way: Result<Way, Cause>,
     /// Whether its caller understands gRPC statuses.
     #[cfg(feature = "tonic")]
     grpc: bool,
 }
 
-/// What was asked for, and the key that the request brought, if it did.
+/// How a request may go on.
+enum Way {
+    /// It is none of those that are gated.
+    Exempt,
+    /// Without a lease, since the server is away.
+    Ungated,
+    Gated(Asked),
+}
+
+/// What was asked for.
 struct Asked {
     acquire: Acquire,
+    /// The key that the request brought, if it did.
     key: Option<Key>,
+    weight: u32,
+    wait: Wait,
+    /// When it was asked, where that matters later.
+    since: Option<Instant>,
+    /// Whether of this process alone, since the server is away.
+    local: bool,
 }
 
 impl Admission {
@@ -96,6 +114,7 @@ impl Admission {
             deadline: None,
             hold_until: HoldUntil::default(),
             on_lost,
+            on_outage: OnOutage::default(),
             busy,
             on_refusal: None,
             #[cfg(feature = "tonic")]
@@ -119,31 +138,28 @@ impl Admission {
         Begun {
             #[cfg(feature = "tonic")]
             grpc: head.as_deref().is_some_and(|head| self.speaks_grpc(head)),
-            acquire: match &mut head {
+            way: match &mut head {
                 Some(head) => self.acquire(head),
                 None if self.speaks_http() => Err(Cause::Key(KeyError::misconfigured(
                     "a layer made `plain()` has no HTTP to read or to answer: give it a fixed key, and no `applies_to`, `demand`, `deadline`, `on_refusal` or `grpc`",
                 ))),
-                None => Ok(Some(Asked {
-                    acquire: self.gate.acquire(1, None, Some(self.wait)),
-                    key: None,
-                })),
+                None => self.ask(&self.gate, Demand::default(), self.wait),
             },
         }
     }
 
-    fn acquire(&self, head: &mut Parts) -> Result<Option<Asked>, Cause> {
+    fn acquire(&self, head: &mut Parts) -> Result<Way, Cause> {
         if self
             .applies_to
             .as_ref()
             .is_some_and(|applies_to| !applies_to(head))
         {
-            return Ok(None);
+            return Ok(Way::Exempt);
         }
         let keyed = match &self.key {
             Some(make_key) => match make_key.make_key(head).map_err(Cause::Key)? {
                 Some(key) => Some(self.gate.keyed(key)),
-                None => return Ok(None),
+                None => return Ok(Way::Exempt),
             },
             None => None,
         };
@@ -154,20 +170,87 @@ impl Admission {
                  its way once",
             ));
         }
-        let Demand { weight, limit } = match &self.demand {
+        let demand = match &self.demand {
             Some(demand) => demand(head),
             None => Demand::default(),
         };
         // Whatever the request asks for, it can't be had: that is nothing to blame its caller for.
-        if limit == Some(0) {
+        if demand.limit == Some(0) {
             return Err(Cause::SetUp(
                 "`demand` gives a limit of 0; refuse such requests before they come to the gate",
             ));
         }
-        Ok(Some(Asked {
-            acquire: gate.acquire(weight, limit, Some(self.wait_of(head))),
-            key: keyed.and_then(Gate::into_key),
-        }))
+        let mut way = self.ask(gate, demand, self.wait_of(head))?;
+        if let Way::Gated(asked) = &mut way {
+            asked.key = keyed.and_then(Gate::into_key);
+        }
+        Ok(way)
+    }
+
+    fn ask(&self, gate: &Gate, Demand { weight, limit }: Demand, wait: Wait) -> Result<Way, Cause> {
+        let bridge = match (self.on_outage, wait) {
+            (OnOutage::Local(0), _) => {
+                return Err(Cause::SetUp(
+                    "`OnOutage::Local(0)` lets nobody through; that is `OnOutage::Refuse`",
+                ));
+            }
+            (OnOutage::Refuse, Wait::AtMost(wait)) => wait,
+            (OnOutage::Refuse, Wait::Unbounded) => Duration::MAX,
+            (OnOutage::Refuse, Wait::No) | (OnOutage::Allow | OnOutage::Local(_), _) => {
+                Duration::ZERO
+            }
+        };
+        let counts = matches!(self.on_outage, OnOutage::Local(_));
+        let mut asked = Asked {
+            acquire: Acquire::Ended,
+            key: None,
+            weight,
+            wait,
+            since: counts.then(Instant::now),
+            local: false,
+        };
+        match gate.acquire(weight, limit, Some(wait), Some(bridge)) {
+            Acquire::Ready(Err(error)) => self.without(gate, asked, error),
+            acquire => {
+                asked.acquire = acquire;
+                Ok(Way::Gated(asked))
+            }
+        }
+    }
+
+    /// How a request goes on that was given no lease of `gate`.
+    fn without(&self, gate: &Gate, mut asked: Asked, error: LockError) -> Result<Way, Cause> {
+        match (&error, self.on_outage) {
+            (LockError::Backend(failure), OnOutage::Allow) if failure.is_outage() => {
+                tracing::debug!(gate = %gate.name(), %error, "let through ungated");
+                Ok(Way::Ungated)
+            }
+            (LockError::Backend(failure), OnOutage::Local(limit))
+                if failure.is_outage() && !asked.local =>
+            {
+                tracing::debug!(gate = %gate.name(), %error, "counted in this process alone");
+                let passed = asked
+                    .since
+                    .map_or(Duration::ZERO, |since| Instant::now().since(since));
+                let left = match asked.wait {
+                    Wait::AtMost(wait) => Wait::at_most(wait.saturating_sub(passed)),
+                    wait @ (Wait::No | Wait::Unbounded) => wait,
+                };
+                let weight = asked.weight.min(limit);
+                asked.acquire = gate.local(limit).acquire(weight, None, Some(left), None);
+                asked.local = true;
+                Ok(Way::Gated(asked))
+            }
+            _ => Err(Cause::Lock(error)),
+        }
+    }
+
+    /// The same for one that has waited at the gate by `key`.
+    fn given_up(&self, asked: Asked, error: LockError) -> Result<Way, Cause> {
+        match asked.key.clone() {
+            Some(key) => self.without(&self.gate.keyed(key), asked, error),
+            None => self.without(&self.gate, asked, error),
+        }
     }
 
     /// No longer than the layer and the caller both wait.
@@ -215,6 +298,7 @@ impl fmt::Debug for Admission {
             .field("filtered", &self.applies_to.is_some())
             .field("hold_until", &self.hold_until)
             .field("on_lost", &self.on_lost)
+            .field("on_outage", &self.on_outage)
             .field("busy", &self.busy)
             .finish_non_exhaustive()
     }
@@ -244,8 +328,7 @@ enum Step<S: Service<Req>, Req> {
     /// Not let through, and not yet told so.
     Refused(Option<Cause>),
     Waiting {
-        acquire: Acquire,
-        key: Option<Key>,
+        asked: Option<Asked>,
         ready: Option<(S, Req)>,
         extensions: ExtensionsOf<Req>,
     },
@@ -262,19 +345,47 @@ impl<S: Service<Req>, Req> Step<S, Req> {
     /// Hands `request` to `ready`, with the lease to be seen in it.
     fn work(
         admission: &Admission,
-        key: Option<Key>,
-        lease: Lease,
+        entry: Entry,
         ready: &mut S,
         mut request: Req,
         extensions: ExtensionsOf<Req>,
     ) -> Self {
-        let gate = || admission.gate.identity(key);
-        let hold = Hold::new(gate, lease, admission.on_lost, extensions(&mut request));
+        let name = admission.gate.name();
+        let hold = match entry {
+            Entry::Held { lease, key, local } => {
+                let gate = || admission.gate.identity(key);
+                let extensions = extensions(&mut request);
+                let degraded = local.then_some(name);
+                Some(Hold::new(
+                    gate,
+                    lease,
+                    admission.on_lost,
+                    extensions,
+                    degraded,
+                ))
+            }
+            Entry::Ungated => {
+                if let Some(extensions) = extensions(&mut request) {
+                    Held::pass_ungated(extensions, name);
+                }
+                None
+            }
+        };
         Self::Working {
             response: ready.call(request),
-            hold: Some(hold),
+            hold,
         }
     }
+}
+
+/// What a request comes in by.
+enum Entry {
+    Held {
+        lease: Lease,
+        key: Option<Key>,
+        local: bool,
+    },
+    Ungated,
 }
 
 impl<S: Service<Req> + Clone, Req> Step<S, Req> {
@@ -296,27 +407,32 @@ impl<S: Service<Req> + Clone, Req> Passage<S, Req> {
         request: Req,
         extensions: ExtensionsOf<Req>,
     ) -> Self {
-        let step = match begun.acquire {
+        let step = match begun.way {
             // As most are in memory, which spares them the clone.
-            Ok(Some(Asked {
+            Ok(Way::Gated(Asked {
                 acquire: Acquire::Ready(Ok(lease)),
                 key,
-            })) => Step::work(admission, key, lease, ready, request, extensions),
-            Ok(Some(Asked {
+                local,
+                ..
+            })) => {
+                let entry = Entry::Held { lease, key, local };
+                Step::work(admission, entry, ready, request, extensions)
+            }
+            Ok(Way::Gated(Asked {
                 acquire: Acquire::Ready(Err(error)),
                 ..
             })) => Step::refuse(Cause::Lock(error), ready),
-            Ok(Some(Asked { acquire, key })) => {
+            Ok(Way::Gated(asked)) => {
                 // The clone may not be ready, so it is the one that stays.
                 let unready = ready.clone();
                 Step::Waiting {
-                    acquire,
-                    key,
+                    asked: Some(asked),
                     ready: Some((mem::replace(ready, unready), request)),
                     extensions,
                 }
             }
-            Ok(None) => Step::Working {
+            Ok(Way::Ungated) => Step::work(admission, Entry::Ungated, ready, request, extensions),
+            Ok(Way::Exempt) => Step::Working {
                 response: ready.call(request),
                 hold: None,
             },
@@ -377,21 +493,37 @@ impl<S: Service<Req>, Req> Future for Passage<S, Req> {
             match step.as_mut().project() {
                 StepProjection::Refused(cause) => break cause.take().expect("told once"),
                 StepProjection::Waiting {
-                    acquire,
-                    key,
+                    asked,
                     ready,
                     extensions,
                 } => {
-                    let lease = match ready!(Pin::new(acquire).poll(cx)) {
-                        Ok(lease) => lease,
-                        Err(error) => break Cause::Lock(error),
+                    let waiting = asked.as_mut().expect("an acquire ends once");
+                    let answer = ready!(Pin::new(&mut waiting.acquire).poll(cx));
+                    let ended = asked.take().expect("it was polled");
+                    let way = match answer {
+                        Ok(lease) => Ok(Entry::Held {
+                            lease,
+                            key: ended.key,
+                            local: ended.local,
+                        }),
+                        Err(error) => match this.admission.given_up(ended, error) {
+                            Ok(Way::Gated(again)) => {
+                                *asked = Some(again);
+                                continue;
+                            }
+                            Ok(Way::Ungated | Way::Exempt) => Ok(Entry::Ungated),
+                            Err(cause) => Err(cause),
+                        },
+                    };
+                    let entry = match way {
+                        Ok(entry) => entry,
+                        Err(cause) => break cause,
                     };
                     let (mut service, request) = ready.take().expect("an acquire ends once");
-                    let (key, extensions) = (key.take(), *extensions);
+                    let extensions = *extensions;
                     step.set(Step::work(
                         this.admission,
-                        key,
-                        lease,
+                        entry,
                         &mut service,
                         request,
                         extensions,

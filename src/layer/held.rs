@@ -32,6 +32,7 @@ impl Hold {
         lease: Lease,
         on_lost: OnLost,
         extensions: Option<&mut Extensions>,
+        degraded: Option<&Arc<str>>,
     ) -> Self {
         let lease = Arc::new(lease);
         let shown = extensions.map(|extensions| {
@@ -40,11 +41,7 @@ impl Hold {
                 lease: Arc::downgrade(&lease),
                 view: OnceLock::new(),
             });
-            let outer = extensions.get().map_or_else(Vec::new, Held::living);
-            extensions.insert(Held {
-                innermost: Some(Arc::clone(&shown)),
-                outer,
-            });
+            Held::pass(extensions, Some(Arc::clone(&shown)), degraded);
             shown
         });
         Self {
@@ -168,9 +165,49 @@ pub struct Held {
     /// Of the gates further out, from the inside out. Not a chain from each to the next: a long one
     /// would overflow the stack when it is dropped. Most requests pass one gate, and have none here.
     outer: Vec<Arc<Shown>>,
+    /// The gates that let it through by themselves, since their server was away.
+    degraded: Vec<Arc<str>>,
 }
 
 impl Held {
+    /// Notes in a request's `extensions` that it has passed one more gate: by which lease, and
+    /// whether its server was away.
+    fn pass(
+        extensions: &mut Extensions,
+        innermost: Option<Arc<Shown>>,
+        degraded: Option<&Arc<str>>,
+    ) {
+        let held = extensions
+            .get()
+            .map_or_else(Self::default, |held: &Self| Self {
+                innermost: None,
+                outer: held.living(),
+                degraded: held.degraded.clone(),
+            });
+        let mut now = Self { innermost, ..held };
+        if let Some(gate) = degraded
+            && !now.degraded.contains(gate)
+        {
+            now.degraded.push(Arc::clone(gate));
+        }
+        extensions.insert(now);
+    }
+
+    /// Notes that `gate` let the request through without a lease.
+    pub(super) fn pass_ungated(extensions: &mut Extensions, gate: &Arc<str>) {
+        Self::pass(extensions, None, Some(gate));
+    }
+
+    /// Whether the gate with this name let the request through by itself, since its server was
+    /// away: see [`OnOutage`](super::OnOutage). Then requests in other processes may be let through,
+    /// too, and what must not happen twice needs another guard. There is no lease with
+    /// [`Allow`](super::OnOutage::Allow); with [`Local`](super::OnOutage::Local) there is one of this
+    /// process alone, whose fencing token compares with no other process'.
+    #[must_use]
+    pub fn is_degraded(&self, gate: &str) -> bool {
+        self.degraded.iter().any(|name| **name == *gate)
+    }
+
     /// What a request holds when it comes to a gate; `None` where it passed none.
     pub(super) fn of(head: &Parts) -> Option<&Self> {
         head.extensions.get()
@@ -199,6 +236,9 @@ impl Held {
     }
 
     fn not_passed(&self, gate: &str) -> NotHeld {
+        if self.is_degraded(gate) {
+            return NotHeld(Absence::Ungated(gate.into()));
+        }
         let mut passed: Vec<_> = self
             .leases()
             .map(|shown| format!("`{}`", shown.gate.name()))
@@ -218,7 +258,8 @@ impl Held {
     ///
     /// # Errors
     ///
-    /// If the request passed no such gate, or was exempt from it.
+    /// If the request passed no such gate, was exempt from it, or was let through
+    /// [without a lease](Self::is_degraded).
     pub fn lease(&self, gate: &str) -> Result<LeaseView, NotHeld> {
         let found = self.leases().find(|shown| **shown.gate.name() == *gate);
         found
@@ -251,7 +292,7 @@ impl Held {
     /// }
     /// ```
     pub fn keep(&self) -> Result<Kept, NotHeld> {
-        if self.innermost.is_none() {
+        if self.leases().next().is_none() && self.degraded.is_empty() {
             return Err(NotHeld(Absence::Nothing));
         }
         let owner = |shown: &Arc<Shown>| {
@@ -314,6 +355,8 @@ pub struct NotHeld(Absence);
 enum Absence {
     #[error("the request holds no lease of the gate `{gate}`: it passed {passed}")]
     NotPassed { gate: Box<str>, passed: Box<str> },
+    #[error("the gate `{0}` let the request through without a lease, since its server was away")]
+    Ungated(Box<str>),
     #[error("the request holds nothing to keep: it passed no gate")]
     Nothing,
     #[error("the request has given back its lease of the gate `{0}` already")]
@@ -372,7 +415,7 @@ mod tests {
     async fn hold(lock: &Mutex, extensions: &mut Extensions) -> Hold {
         let lease = lock.gate.enter(1, None).await.expect("a free lock");
         let gate = || lock.gate.identity(None);
-        Hold::new(gate, lease, OnLost::Abort, Some(extensions))
+        Hold::new(gate, lease, OnLost::Abort, Some(extensions), None)
     }
 
     fn held(extensions: &Extensions) -> Held {
@@ -464,7 +507,7 @@ mod tests {
         for _ in 0..3_000 {
             let lease = permits.gate.enter(1, None).await.expect("a free permit");
             let gate = || permits.gate.identity(None);
-            let hold = Hold::new(gate, lease, OnLost::Continue, Some(&mut extensions));
+            let hold = Hold::new(gate, lease, OnLost::Continue, Some(&mut extensions), None);
             holds.push(hold);
         }
         assert_eq!(held(&extensions).leases().count(), holds.len());

@@ -65,7 +65,7 @@
 //! | waited longer than `max_wait` | 503 | estimate | `waited-too-long` | `RESOURCE_EXHAUSTED` |
 //! | lease lost, with [`OnLost::Abort`] | 503 | 1 | `lease-lost` | `UNAVAILABLE` |
 //! | handle shutting down | 503 | 1 | `shutting-down` | `UNAVAILABLE` |
-//! | server failed, or did not answer | 503 | 1 | `unavailable` | `UNAVAILABLE` |
+//! | server failed, or was away with [`OnOutage::Refuse`] | 503 | 1 | `unavailable` | `UNAVAILABLE` |
 //! | no permit, or more than there ever are | 400 | none | `never-fits` | `INVALID_ARGUMENT` |
 //! | key can't be read | 400 or 401, see [`KeyError`] | none | `no-key` | `INVALID_ARGUMENT` or `UNAUTHENTICATED` |
 //! | set up so that such a request can't pass | 503 | none | `misconfigured` | `INTERNAL` |
@@ -100,6 +100,42 @@
 //! an answer under way ends with an error, so that its reader sees that it is not whole.
 //! [`OnLost::Continue`] lets both go on. Mutexes abort unless told otherwise, semaphores continue:
 //! one request too many for a moment is cheaper than one cut off.
+//!
+//! # When the server is away
+//!
+//! It is away when it can't be reached, does not answer in time, or says that it can't serve: it
+//! loads its data, has no master, is out of memory, has too few replicas. [`OnOutage`] says what
+//! becomes of requests then: [`Refuse`](OnOutage::Refuse) answers 503,
+//! [`Allow`](OnOutage::Allow) lets them through as if there were no gate, and
+//! [`Local`](OnOutage::Local) counts in this process alone. A handler sees by
+//! [`Held::is_degraded`] that it was let through so. Whatever the policy, a request is kept for its
+//! `max_wait` and the handle's [admission budget](crate::Builder::admission_budget) at most, 100 ms
+//! by default.
+//!
+//! A circuit breaker spares requests even that. It opens when three attempts to connect have failed
+//! or one took too long, when a connection has been silent for the `command_timeout`, or when five
+//! admissions in a row ran out of their budget without a word of the server. While it is open no
+//! request is spent on finding out: the background thread tries the server at least twice a second,
+//! and the gates are back within a second of its recovery. Only what is no service opens it; a no
+//! of a server that serves, such as a missing right, does not, and is answered 503 under every
+//! policy. An outage is logged once, at its beginning and at its end.
+//!
+//! What is fit for a gate depends on what it protects. A lock in front of money refuses. A limit
+//! that spares a database may count locally, at the fleet's limit divided by the number of
+//! processes. A gate that only smooths the load may allow.
+//!
+//! ```no_run
+//! # fn example(gates: portcullis::Portcullis) -> Result<(), portcullis::ConfigError> {
+//! use portcullis::ConcurrencyLimitLayer;
+//! use portcullis::layer::OnOutage;
+//!
+//! let reports = gates.semaphore("reports", 10)?;
+//! let layer = ConcurrencyLimitLayer::new(reports).on_outage(OnOutage::Local(3));
+//! # let _ = layer;
+//! # Ok(()) }
+//! ```
+//!
+//! Leases that are held when the server goes away last until their TTL is over, and are then lost.
 //!
 //! # Several gates
 //!
@@ -150,7 +186,7 @@ pub use self::key::{
 pub use self::key::{PathParamKey, RouteKey, path_param, route};
 pub use self::rejection::{Rejection, RejectionKind};
 pub use self::service::{ConcurrencyLimitLayer, Gated, Http, MutexLayer, Plain};
-pub use self::settings::{HoldUntil, LockedStatus, OnLost};
+pub use self::settings::{HoldUntil, LockedStatus, OnLost, OnOutage};
 
 /// What services of any kind fail with.
 pub type BoxError = Box<dyn std::error::Error + Send + Sync>;

@@ -19,7 +19,7 @@ use super::demand::Demand;
 use super::future::ResponseFuture;
 use super::key::MakeKey;
 use super::rejection::{Busy, Rejection};
-use super::settings::{HoldUntil, LockedStatus, OnLost};
+use super::settings::{HoldUntil, LockedStatus, OnLost, OnOutage};
 use crate::key::Key;
 use crate::mutex::Mutex;
 use crate::semaphore::Semaphore;
@@ -173,6 +173,13 @@ macro_rules! layer_settings {
             /// semaphores continue.
             pub fn on_lost(mut self, on_lost: OnLost) -> Self {
                 self.admission.on_lost = on_lost;
+                self
+            }
+
+            /// Sets what happens to requests while the server is away: they are answered 503 by
+            /// default. See [when the server is away](super#when-the-server-is-away).
+            pub fn on_outage(mut self, on_outage: OnOutage) -> Self {
+                self.admission.on_outage = on_outage;
                 self
             }
         }

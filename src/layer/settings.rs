@@ -29,3 +29,23 @@ pub enum LockedStatus {
     /// 423 Locked, of WebDAV (RFC 4918).
     Locked,
 }
+
+/// What happens to requests while the server is away: it can't be reached, does not answer, or says
+/// that it can't serve.
+///
+/// A server that serves and says no is no outage: rights that are missing, or something else under
+/// a gate's key, are answered 503 under every policy.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum OnOutage {
+    /// They wait for it as long as they wait for their turn, counted from the beginning of the
+    /// outage at the latest, and then are answered 503. So an outage that is shorter than `max_wait`
+    /// is not seen, and in a longer one nobody waits in vain.
+    #[default]
+    Refuse,
+    /// They are let through at once, as if there were no gate: as many as come.
+    Allow,
+    /// So many are let through at once by this process, counted for each key, and the others wait
+    /// here for their turn: the fleet's limit divided by the number of its processes, say. A request
+    /// that asks for more permits than that takes all of them.
+    Local(u32),
+}

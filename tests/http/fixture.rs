@@ -47,7 +47,10 @@ impl Fixture {
         // Longer time-outs than the default: tests run many at once, and these are not about them.
         let builder = Portcullis::builder().url(server.url());
         let patient = builder.command_timeout(SEEN).connect_timeout(SEEN);
-        let gates = patient.build().expect("a local address");
+        let gates = patient
+            .admission_budget(SEEN)
+            .build()
+            .expect("a local address");
         Self { server, gates }
     }
 

@@ -10,6 +10,7 @@ mod held;
 mod holding;
 mod keys;
 mod lost;
+mod outage;
 mod plain;
 mod positions;
 mod refusals;

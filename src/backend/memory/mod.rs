@@ -28,6 +28,7 @@ use self::ledger::{Entered, unreachable};
 use self::news::News;
 use self::process::Process;
 use self::sites::{Site, Sites};
+use super::local::Local;
 use super::{Acquire, Backend, Place, ReleaseAnswer, ShutdownReport, Terms, Waiting};
 use crate::error::{Refusal, RefusalKind};
 use crate::key::Resource;
@@ -114,6 +115,7 @@ impl Memory {
 pub(crate) struct MemoryBackend {
     memory: Arc<Memory>,
     process: Arc<Process>,
+    local: Local,
 }
 
 impl MemoryBackend {
@@ -121,6 +123,7 @@ impl MemoryBackend {
         Arc::new(Self {
             memory: Arc::clone(memory),
             process: Process::new(memory.sites.next_id()),
+            local: Local::default(),
         })
     }
 }
@@ -135,6 +138,10 @@ impl Backend for MemoryBackend {
             memory: Arc::clone(&self.memory),
             process: Arc::clone(&self.process),
         })
+    }
+
+    fn local(&self) -> &Arc<dyn Backend> {
+        self.local.get()
     }
 
     fn shutdown(&self, deadline: Duration, answer: oneshot::Sender<ShutdownReport>) {

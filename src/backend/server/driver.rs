@@ -26,7 +26,15 @@ use crate::token::Instance;
 const INTAKE: usize = 64;
 const BATCH: usize = 16;
 const RETRY_FIRST: Duration = Duration::from_millis(20);
-const RETRY_MAX: Duration = Duration::from_millis(800);
+/// Who is served again is to know within a second, the time to connect included.
+const RETRY_MAX: Duration = Duration::from_millis(500);
+/// So many attempts fail before the server counts as away: it may just be restarting.
+const ATTEMPTS: u32 = 3;
+/// How often a connection that is up, and over which nothing is served, is tried.
+const PROBE: Duration = Duration::from_millis(200);
+/// How long all has to be well before an outage counts as over: one that comes and goes is one, and
+/// is logged once.
+const CALM: Duration = Duration::from_secs(1);
 /// Leases are looked at this often though no timer is due: timers stand still while a machine is
 /// suspended.
 const LOOK: Duration = Duration::from_secs(1);
@@ -44,7 +52,21 @@ pub(super) enum Event {
         calls: Vec<Call>,
         result: Result<Vec<Value>, Option<RedisError>>,
     },
+    Probed {
+        link: usize,
+        generation: u64,
+        result: Result<(), RedisError>,
+    },
     Inbox(Inbox),
+}
+
+/// Whether the server was told to be away, and how it goes since.
+#[derive(Debug)]
+enum Weather {
+    Fair,
+    Foul,
+    /// Nothing failed since.
+    Clearing(Instant),
 }
 
 #[derive(Debug)]
@@ -80,8 +102,9 @@ pub(super) struct Driver {
     events: UnboundedSender<Event>,
     /// Set when nobody is left who could ask or be told anything: then the rest is given up.
     last: Option<Instant>,
-    /// Whether the server was told to be away.
-    away: bool,
+    weather: Weather,
+    /// When connections that serve nothing are tried again.
+    probe_at: Instant,
     warned_eviction: bool,
     warned_channels: bool,
 }
@@ -115,7 +138,8 @@ impl Driver {
             inbox: None,
             events,
             last: None,
-            away: false,
+            weather: Weather::Fair,
+            probe_at: Instant::FAR,
             warned_eviction: false,
             warned_channels: false,
         };
@@ -168,7 +192,9 @@ impl Driver {
             }
             self.core.tick(now);
             self.retry_links(now);
+            self.probe_links(now);
             self.flush(now);
+            self.report(now);
             if self
                 .last
                 .is_some_and(|last| self.core.is_idle() || now >= last)
@@ -196,6 +222,7 @@ impl Driver {
         let next = retries
             .chain(timers)
             .chain(self.last)
+            .chain([self.probe_at])
             .min()
             .unwrap_or(Instant::FAR);
         next.since(Instant::now()).min(LOOK)
@@ -212,12 +239,11 @@ impl Driver {
                 result: Err(error),
             } => {
                 tracing::debug!(link, code = error.code(), "no connection to the server");
-                self.core.connect_failed(error);
                 let attempts = self.attempts(link);
-                // Once for each outage, however many connections and attempts it has, and only if
-                // it concerns anybody.
-                if self.last.is_none() && !std::mem::replace(&mut self.away, true) {
-                    tracing::warn!("the server can't be reached; trying again until it can");
+                let slow = error.is_timeout();
+                self.core.connect_failed(error);
+                if slow || attempts + 1 >= ATTEMPTS {
+                    self.core.trip(now, link, Failure::NotSent);
                 }
                 self.links[link] = Link::Down {
                     attempts: attempts + 1,
@@ -230,6 +256,11 @@ impl Driver {
                 calls,
                 result,
             } => self.answered(now, link, generation, calls, result),
+            Event::Probed {
+                link,
+                generation,
+                result,
+            } => self.probed(now, link, generation, result),
             Event::Inbox(inbox) => self.inbox_event(now, inbox),
         }
     }
@@ -282,15 +313,104 @@ impl Driver {
             self.settings.clone(),
             self.events.clone(),
         );
+        let probe = self.prefix.probe();
         tokio::spawn(async move {
             // In a task of its own: a panic in somebody's resolver or pool must not end the
             // attempts.
-            let attempt = tokio::spawn(async move { link::connect(&origin, &settings).await });
+            let attempt =
+                tokio::spawn(async move { link::connect(&origin, &settings, &probe).await });
             let result = attempt
                 .await
                 .unwrap_or_else(|_| Err((redis::ErrorKind::Client, "connecting panicked").into()));
             let _ = events.send(Event::Linked { link, result });
         });
+    }
+
+    /// Asks over connections that are up and serve nothing whether they do again: nobody else may.
+    fn probe_links(&mut self, now: Instant) {
+        let silent =
+            |&link: &usize| self.core.is_open(link) && matches!(self.links[link], Link::Up { .. });
+        let silent: Vec<usize> = (0..self.links.len()).filter(silent).collect();
+        if silent.is_empty() {
+            self.probe_at = Instant::FAR;
+        } else if self.probe_at == Instant::FAR {
+            self.probe_at = now.after(PROBE);
+        } else if self.probe_at <= now {
+            self.probe_at = now.after(PROBE);
+            for link in silent {
+                self.probe(link);
+            }
+        }
+    }
+
+    fn probe(&self, link: usize) {
+        let Link::Up {
+            connection,
+            generation,
+            ..
+        } = &self.links[link]
+        else {
+            return;
+        };
+        let (mut connection, generation) = (connection.clone(), *generation);
+        let (events, patience) = (self.events.clone(), self.settings.command_timeout);
+        let key = self.prefix.probe();
+        tokio::spawn(async move {
+            let result = link::probe(&mut connection, &key, patience).await;
+            let _ = events.send(Event::Probed {
+                link,
+                generation,
+                result,
+            });
+        });
+    }
+
+    fn probed(
+        &mut self,
+        now: Instant,
+        link: usize,
+        generation: u64,
+        result: Result<(), RedisError>,
+    ) {
+        match result {
+            Ok(()) => {
+                self.heard(now, link, generation);
+                self.core.served(link);
+            }
+            // It can't serve, and says so.
+            Err(error) if error.code().is_some() => self.heard(now, link, generation),
+            Err(error) => {
+                let silent = matches!(
+                    &self.links[link],
+                    Link::Up { answered, .. } if now.since(*answered) >= self.settings.command_timeout
+                );
+                if silent || !error.is_timeout() {
+                    let failure = Failure::of_connection(error);
+                    self.broken(now, link, generation, Vec::new(), &failure);
+                }
+            }
+        }
+    }
+
+    /// Tells of an outage once, however many connections, attempts and callers it has, and only if
+    /// it concerns anybody.
+    fn report(&mut self, now: Instant) {
+        let foul = (0..self.links.len()).any(|link| self.core.is_open(link));
+        self.weather = match self.weather {
+            Weather::Fair if foul && self.last.is_none() => {
+                tracing::warn!("the server does not serve; trying again until it does");
+                Weather::Foul
+            }
+            Weather::Clearing(_) if foul => Weather::Foul,
+            Weather::Foul if !foul => Weather::Clearing(now),
+            Weather::Clearing(since) if now.since(since) >= CALM => {
+                tracing::info!("the server is back");
+                Weather::Fair
+            }
+            Weather::Fair => Weather::Fair,
+            Weather::Foul => Weather::Foul,
+            Weather::Clearing(since) => Weather::Clearing(since),
+        };
     }
 
     fn linked(&mut self, now: Instant, link: usize, fresh: Fresh) {
@@ -301,9 +421,6 @@ impl Driver {
                 policy,
                 "the server may evict keys that are held; set maxmemory-policy to noeviction"
             );
-        }
-        if std::mem::replace(&mut self.away, false) {
-            tracing::info!("the server is back");
         }
         self.core.time_seen(fresh.us, now);
         self.generation += 1;
@@ -327,15 +444,7 @@ impl Driver {
     ) {
         match result {
             Ok(values) if values.len() == calls.len() => {
-                if let Link::Up {
-                    generation: current,
-                    answered,
-                    ..
-                } = &mut self.links[link]
-                    && *current == generation
-                {
-                    *answered = now;
-                }
+                self.heard(now, link, generation);
                 let mut whole = Vec::new();
                 for (call, value) in calls.into_iter().zip(values) {
                     match value {
@@ -382,6 +491,7 @@ impl Driver {
                 if deaf {
                     // Nothing came since these were sent: the other side may be gone without a
                     // word.
+                    self.core.trip(now, link, Failure::Unknown(None));
                     self.broken(now, link, generation, calls, &Failure::Unknown(None));
                 } else {
                     for call in calls {
@@ -389,6 +499,19 @@ impl Driver {
                     }
                 }
             }
+        }
+    }
+
+    /// Something came over a connection.
+    fn heard(&mut self, now: Instant, link: usize, generation: u64) {
+        if let Link::Up {
+            generation: current,
+            answered,
+            ..
+        } = &mut self.links[link]
+            && *current == generation
+        {
+            *answered = now;
         }
     }
 

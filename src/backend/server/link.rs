@@ -5,13 +5,13 @@ use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
 use redis::{
-    AsyncConnectionConfig, Client, ConnectionInfo, ErrorKind, IntoConnectionInfo, Pipeline,
-    RedisError, Value,
+    AsyncConnectionConfig, Client, Cmd, ConnectionInfo, ErrorKind, IntoConnectionInfo, Pipeline,
+    RedisError, ServerError, ServerErrorKind, Value,
 };
 use tokio::time::timeout;
 
 use super::Settings;
-use super::reply;
+use super::reply::{self, Failure};
 use super::script::Script;
 use crate::error::ConfigError;
 
@@ -60,14 +60,21 @@ impl fmt::Debug for Fresh {
 }
 
 /// Opens a connection, reads the server's clock over it and loads the scripts.
-pub(super) async fn connect(origin: &Origin, settings: &Settings) -> Result<Fresh, RedisError> {
+///
+/// Fails where it would not serve: at a replica, which takes connections as a master does, and while
+/// the server loads its data or is busy.
+pub(super) async fn connect(
+    origin: &Origin,
+    settings: &Settings,
+    probe: &str,
+) -> Result<Fresh, RedisError> {
     let mut connection = match origin {
         Origin::Server(info) => {
             open((**info).clone(), settings, AsyncConnectionConfig::new()).await?
         }
         Origin::Pool(pool) => detach(pool.clone(), settings.connect_timeout).await?,
     };
-    let greeting = greeting();
+    let greeting = greeting(probe);
     // Scripts that can't be loaded (a user without that right) are sent whole when they are needed.
     let answers = timeout(
         settings.connect_timeout,
@@ -91,19 +98,58 @@ pub(super) async fn connect(origin: &Origin, settings: &Settings) -> Result<Fres
                     .into()
             })
         })?;
+    if let Some(answer) = answers.get(1) {
+        serves(answer.clone())?;
+    }
+    if answers.get(2).is_some_and(is_replica) {
+        let replica = "a replica, which can't be written to; name the master";
+        return Err((ErrorKind::Server(ServerErrorKind::ReadOnly), replica).into());
+    }
     Ok(Fresh {
         connection,
         us,
-        evicts: answers.get(1).and_then(evicting_policy),
+        evicts: answers.get(3).and_then(evicting_policy),
     })
 }
 
-/// `TIME` first: it is the one answer that is needed.
-fn greeting() -> Pipeline {
+/// `TIME` first: it is the one answer that is needed. It is given while the server loads, too: hence
+/// the probe.
+fn greeting(probe: &str) -> Pipeline {
     let mut greeting = Pipeline::new();
-    greeting.cmd("TIME").cmd("INFO").arg("memory");
+    greeting.cmd("TIME").cmd("GET").arg(probe);
+    greeting.cmd("INFO").arg("replication");
+    greeting.cmd("INFO").arg("memory");
     load_scripts(&mut greeting);
     greeting
+}
+
+/// Asks for a key that nobody has: answered by a server that serves, with whatever.
+pub(super) async fn probe(
+    connection: &mut MultiplexedConnection,
+    key: &str,
+    patience: Duration,
+) -> Result<(), RedisError> {
+    let mut get = Cmd::new();
+    get.arg("GET").arg(key);
+    match timeout(patience, connection.send_packed_command(&get)).await {
+        Ok(answer) => serves(answer?),
+        Err(_) => Err(timed_out()),
+    }
+}
+
+/// Fails if the server says that it can't serve now; any other no is a service.
+fn serves(answer: Value) -> Result<(), RedisError> {
+    let Err(error) = answer.extract_error() else {
+        return Ok(());
+    };
+    match ServerError::try_from(error).map(Failure::of_server) {
+        Ok(Failure::NotNow(error)) | Err(error) => Err(error),
+        Ok(_) => Ok(()),
+    }
+}
+
+fn is_replica(info: &Value) -> bool {
+    field(info, "role:").is_some_and(|role| role == "slave")
 }
 
 pub(super) fn load_scripts(pipeline: &mut Pipeline) {
@@ -162,18 +208,20 @@ fn timed_out() -> RedisError {
 
 /// The eviction policy in `INFO memory`, if there is a limit at which it would act.
 fn evicting_policy(info: &Value) -> Option<String> {
+    let policy = field(info, "maxmemory_policy:")?;
+    let acts = policy != "noeviction" && field(info, "maxmemory:") != Some("0");
+    acts.then(|| policy.to_owned())
+}
+
+/// What an answer to `INFO` says behind `name`.
+fn field<'a>(info: &'a Value, name: &str) -> Option<&'a str> {
     let text = match info {
         Value::BulkString(bytes) => std::str::from_utf8(bytes).ok()?,
         Value::VerbatimString { text, .. } => text,
         _ => return None,
     };
-    let field = |name: &str| {
-        text.lines()
-            .find_map(|line| line.strip_prefix(name))
-            .map(str::trim)
-    };
-    let policy = field("maxmemory_policy:")?;
-    (policy != "noeviction" && field("maxmemory:") != Some("0")).then(|| policy.to_owned())
+    let found = text.lines().find_map(|line| line.strip_prefix(name));
+    found.map(str::trim)
 }
 
 #[cfg(test)]

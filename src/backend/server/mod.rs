@@ -26,6 +26,7 @@ use self::call::Request;
 use self::core::{Command, Core};
 use self::driver::Driver;
 pub(crate) use self::link::Origin;
+use super::local::Local;
 use super::{Acquire, Backend, Place, ReleaseAnswer, ShutdownReport, Terms, Waiting, thread};
 use crate::error::{BackendError, BackendErrorKind, ConfigError};
 use crate::key::{Prefix, Resource};
@@ -37,6 +38,7 @@ pub(crate) struct Settings {
     pub(crate) connections: usize,
     pub(crate) command_timeout: Duration,
     pub(crate) connect_timeout: Duration,
+    pub(crate) admission_budget: Duration,
 }
 
 impl Default for Settings {
@@ -45,6 +47,7 @@ impl Default for Settings {
             connections: 2,
             command_timeout: Duration::from_millis(500),
             connect_timeout: Duration::from_secs(1),
+            admission_budget: Duration::from_millis(100),
         }
     }
 }
@@ -62,6 +65,7 @@ impl Settings {
         for (field, timeout) in [
             ("command_timeout", self.command_timeout),
             ("connect_timeout", self.connect_timeout),
+            ("admission_budget", self.admission_budget),
         ] {
             if !timeouts.contains(&timeout) {
                 return Err(ConfigError::out_of_range(
@@ -78,6 +82,7 @@ impl Settings {
 /// A handle's way to its background thread.
 pub(crate) struct ServerBackend {
     commands: UnboundedSender<Command>,
+    local: Local,
 }
 
 impl ServerBackend {
@@ -103,7 +108,10 @@ impl ServerBackend {
                 format!("it can't be started ({error})"),
             )
         })?;
-        Ok(Arc::new(Self { commands }))
+        Ok(Arc::new(Self {
+            commands,
+            local: Local::default(),
+        }))
     }
 }
 
@@ -113,6 +121,10 @@ impl Backend for ServerBackend {
             commands: self.commands.clone(),
             resource: Arc::new(resource),
         })
+    }
+
+    fn local(&self) -> &Arc<dyn Backend> {
+        self.local.get()
     }
 
     fn shutdown(&self, deadline: Duration, answer: oneshot::Sender<ShutdownReport>) {

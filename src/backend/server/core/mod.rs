@@ -19,6 +19,7 @@ mod ending;
 mod failing;
 mod granting;
 mod holding;
+mod outage;
 mod shutdown;
 mod speaking;
 mod stamps;
@@ -35,6 +36,7 @@ use tokio::sync::oneshot;
 
 use self::ending::Ending;
 use self::holding::Holder;
+use self::outage::Breaker;
 use self::shutdown::Shutdown;
 use self::speaking::TagState;
 use self::timers::{Due, Timers};
@@ -128,6 +130,8 @@ pub(super) struct Core {
     connect_error: Option<redis::RedisError>,
     /// Which of the connections for commands are up.
     links: Vec<bool>,
+    /// Of the same.
+    breakers: Vec<Breaker>,
     /// Whether the inbox is confirmed.
     listening: bool,
     wants_inbox: bool,
@@ -143,6 +147,9 @@ impl Core {
     pub(super) fn new(settings: Settings) -> Self {
         Self {
             links: vec![false; settings.connections],
+            breakers: (0..settings.connections)
+                .map(|_| Breaker::default())
+                .collect(),
             settings,
             clock: ServerClock::default(),
             connect_error: None,
@@ -216,6 +223,9 @@ impl Core {
         result: Result<redis::Value, Failure>,
     ) {
         let sent = call.sent;
+        if matches!(result, Ok(_) | Err(Failure::Final(..))) {
+            self.served(self.link_of(call.tag()));
+        }
         match call.body {
             Body::Acquire(ask) => {
                 let result = self.decode(now, result, reply::acquired);
@@ -267,6 +277,7 @@ impl Core {
             return;
         }
         self.connect_error = None;
+        self.served(link);
         let (mut waiting, mut rest) = (Vec::new(), Vec::new());
         for (token, entry) in &self.entries {
             if self.link_of(entry.tag()) != link {

@@ -29,7 +29,7 @@ pub(super) struct Waiter {
     /// When the caller's own wait is over.
     give_up: Instant,
     /// Until when the server must have answered for the first time.
-    patience: Instant,
+    pub(super) patience: Instant,
     /// The first sending: no grant can be older.
     pub(super) asked: Option<Instant>,
     /// The last sending.
@@ -64,9 +64,11 @@ impl Waiter {
         answer: oneshot::Sender<Result<Lease, LockError>>,
         unavailable: Duration,
     ) -> Self {
+        let bounded = request.terms.bridge.is_some();
         let (give_up, patience) = match request.terms.wait {
-            Wait::No => (now, now.after(unavailable)),
+            Wait::AtMost(wait) if bounded => (now.after(wait), now.after(wait).after(unavailable)),
             Wait::AtMost(wait) => (now.after(wait), now.after(wait.max(unavailable))),
+            Wait::No => (now, now.after(unavailable)),
             Wait::Unbounded => (Instant::FAR, now.after(unavailable)),
         };
         Self {
@@ -108,7 +110,7 @@ impl Waiter {
     }
 
     /// Whether the server has a place for it.
-    fn is_queued(&self) -> bool {
+    pub(super) fn is_queued(&self) -> bool {
         self.queued.is_some()
     }
 
@@ -167,9 +169,14 @@ impl Core {
         } else {
             Duration::ZERO
         };
-        let unavailable = connect + self.settings.command_timeout;
+        let answer_within = match request.terms.bridge {
+            Some(_) => self.settings.admission_budget,
+            None => self.settings.command_timeout,
+        };
+        let unavailable = connect.saturating_add(answer_within);
         let waiter = Box::new(Waiter::new(now, request, place, answer, unavailable));
         self.entries.insert(token, Entry::Waiting(waiter));
+        self.bridge(now, token);
         self.ask(now, token);
         self.schedule(token);
     }
@@ -379,10 +386,11 @@ impl Core {
         };
         if waiter.is_queued() && now >= waiter.give_up {
             let tag = waiter.request.resource.tag;
-            if self.is_up(tag) {
+            if self.is_up(tag) && !self.is_open(self.link_of(tag)) {
                 self.refuse(now, token, RefusalKind::WaitedTooLong);
             } else {
-                let error = self.waiter_error(token, Some(&Failure::NotSent));
+                let failure = self.outage(self.link_of(tag)).unwrap_or(Failure::NotSent);
+                let error = self.waiter_error(token, Some(&failure));
                 self.leave(now, token, Err(error.into()));
             }
         } else if !waiter.is_queued() && now >= waiter.patience {
@@ -390,8 +398,10 @@ impl Core {
                 .trouble
                 .take()
                 .or(waiter.in_flight.then_some(Failure::Unknown(None)));
+            let link = waiter.request.resource.tag.index() % self.links.len();
             let error = self.waiter_error(token, trouble.as_ref());
             self.leave(now, token, Err(error.into()));
+            self.overran(now, link, trouble);
         } else if now >= waiter.retry_at {
             waiter.retry_at = Instant::FAR;
             if waiter.claim.is_some() {
@@ -438,7 +448,7 @@ impl Core {
         self.leave(now, token, Err(error.into()));
     }
 
-    fn waiter_error(&self, token: Token, failure: Option<&Failure>) -> BackendError {
+    pub(super) fn waiter_error(&self, token: Token, failure: Option<&Failure>) -> BackendError {
         match self.entries.get(&token) {
             Some(Entry::Waiting(waiter)) => self.failure(&waiter.request, "acquiring", failure),
             _ => BackendError::background_ended(),

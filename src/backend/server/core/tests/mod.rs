@@ -3,6 +3,7 @@
 mod ending;
 mod granting;
 mod holding;
+mod outage;
 mod shutdown;
 mod speaking;
 mod waiting;
@@ -110,6 +111,7 @@ impl Desk {
                 mode: LeaseMode::Renewed,
                 wait,
                 max_waiters: 10,
+                bridge: None,
             },
         }
     }

@@ -1,0 +1,100 @@
+//! Whether the server serves at all, for each connection: a circuit breaker.
+//!
+//! It opens when nothing is served: no connection can be had, nobody answers, or one caller after
+//! the other has run out of patience. The driver then tries whether it can be closed; callers are
+//! not spent on that. Whatever the server says to a request closes it, also a no: only silence, and
+//! a server that can't serve now, are an outage.
+
+use super::{Core, Entry};
+use crate::backend::server::reply::Failure;
+use crate::time::Instant;
+use crate::token::Token;
+
+/// So many callers in a row run out of patience before the server counts as away.
+const OVERRUNS: u32 = 5;
+
+#[derive(Debug, Default)]
+pub(super) struct Breaker {
+    /// How many ran out of patience since something was served.
+    overruns: u32,
+    open: Option<Outage>,
+}
+
+#[derive(Debug)]
+struct Outage {
+    since: Instant,
+    failure: Failure,
+}
+
+impl Core {
+    /// Whether nothing is served over this connection.
+    pub(in crate::backend::server) fn is_open(&self, link: usize) -> bool {
+        self.breakers[link].open.is_some()
+    }
+
+    /// Why nothing is.
+    pub(super) fn outage(&self, link: usize) -> Option<Failure> {
+        let open = self.breakers[link].open.as_ref();
+        open.map(|outage| outage.failure.clone())
+    }
+
+    /// Nothing is served over this connection, or it can't be had.
+    pub(in crate::backend::server) fn trip(&mut self, now: Instant, link: usize, failure: Failure) {
+        if self.is_open(link) {
+            return;
+        }
+        self.breakers[link].open = Some(Outage {
+            since: now,
+            failure,
+        });
+        let concerned = |(token, entry): (&Token, &Entry)| match entry {
+            Entry::Waiting(waiter) if self.link_of(waiter.request.resource.tag) == link => {
+                Some(*token)
+            }
+            _ => None,
+        };
+        let concerned: Vec<_> = self.entries.iter().filter_map(concerned).collect();
+        for token in concerned {
+            self.bridge(now, token);
+        }
+    }
+
+    /// Something was served over this connection.
+    pub(in crate::backend::server) fn served(&mut self, link: usize) {
+        self.breakers[link] = Breaker::default();
+    }
+
+    /// A caller ran out of patience.
+    pub(super) fn overran(&mut self, now: Instant, link: usize, failure: Option<Failure>) {
+        let breaker = &mut self.breakers[link];
+        breaker.overruns += 1;
+        if breaker.overruns >= OVERRUNS {
+            self.trip(now, link, failure.unwrap_or(Failure::NotSent));
+        }
+    }
+
+    /// Shortens a waiter's patience to what it has for an outage, or ends its wait if that is over.
+    /// Who has a place in the queue keeps it: that outlasts many an outage.
+    pub(super) fn bridge(&mut self, now: Instant, token: Token) {
+        let Some(Entry::Waiting(waiter)) = self.entries.get_mut(&token) else {
+            return;
+        };
+        let link = waiter.request.resource.tag.index() % self.links.len();
+        let (Some(bridge), Some(outage), false) = (
+            waiter.request.terms.bridge,
+            &self.breakers[link].open,
+            waiter.is_queued(),
+        ) else {
+            return;
+        };
+        let until = outage.since.after(bridge);
+        if now < until {
+            waiter.patience = waiter.patience.min(until);
+            self.schedule(token);
+        } else {
+            let failure = outage.failure.clone();
+            let error = self.waiter_error(token, Some(&failure));
+            self.leave(now, token, Err(error.into()));
+        }
+    }
+}

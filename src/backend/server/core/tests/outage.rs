@@ -1,0 +1,151 @@
+//! Callers who have an answer of their own for an outage, and when there is one.
+
+use super::*;
+
+const BUDGET: u64 = 100;
+
+/// As a layer asks: hoping for so long after the beginning of an outage.
+fn urgent(wait: Wait, bridge_ms: u64) -> Request {
+    let mut request = Desk::request(wait, 10_000);
+    request.terms.bridge = Some(Duration::from_millis(bridge_ms));
+    request
+}
+
+fn seconds(seconds: u64) -> Wait {
+    Wait::AtMost(Duration::from_secs(seconds))
+}
+
+/// Lets five in a row go without an answer.
+fn outage(desk: &mut Desk) {
+    let mut callers: Vec<_> = (0..5)
+        .map(|_| desk.acquire(urgent(Wait::No, 0)).1)
+        .collect();
+    desk.pass(BUDGET);
+    for caller in &mut callers {
+        assert_eq!(failed(caller), BackendErrorKind::TimedOut);
+    }
+    assert!(desk.core.is_open(0));
+}
+
+#[test]
+fn a_silent_server_keeps_an_urgent_caller_for_its_wait_and_the_budget() {
+    let mut desk = Desk::new();
+    let (_, mut tried) = desk.acquire(urgent(Wait::No, 0));
+    let (_, mut waits) = desk.acquire(urgent(seconds(2), 0));
+    desk.pass(BUDGET - 1);
+    assert!(is_open(&mut tried));
+    desk.pass(1);
+    assert_eq!(failed(&mut tried), BackendErrorKind::TimedOut);
+    desk.pass(1999);
+    assert!(is_open(&mut waits));
+    desk.pass(1);
+    assert_eq!(failed(&mut waits), BackendErrorKind::TimedOut);
+    assert!(!desk.core.is_open(0), "two are no outage");
+}
+
+#[test]
+fn in_an_outage_urgent_callers_are_told_at_once_and_nothing_is_sent_for_them() {
+    let mut desk = Desk::new();
+    let (_, mut waits) = desk.acquire(urgent(seconds(9), 0));
+    outage(&mut desk);
+    assert_eq!(failed(&mut waits), BackendErrorKind::TimedOut);
+    desk.calls();
+    let (_, mut late) = desk.acquire(urgent(seconds(9), 0));
+    assert_eq!(failed(&mut late), BackendErrorKind::TimedOut);
+    desk.no_call();
+    // Who has nothing else to do goes on asking.
+    let (_, mut patient) = desk.lock();
+    assert!(is_open(&mut patient));
+    desk.call();
+}
+
+#[test]
+fn who_hopes_is_kept_until_the_outage_has_lasted_that_long() {
+    let mut desk = Desk::new();
+    let (_, mut early) = desk.acquire(urgent(seconds(9), 1000));
+    outage(&mut desk);
+    desk.pass(600);
+    let (_, mut later) = desk.acquire(urgent(seconds(9), 1000));
+    desk.pass(399);
+    assert!(is_open(&mut early) && is_open(&mut later));
+    desk.pass(1);
+    assert_eq!(failed(&mut early), BackendErrorKind::TimedOut);
+    assert_eq!(failed(&mut later), BackendErrorKind::TimedOut);
+    let (_, mut last) = desk.acquire(urgent(seconds(9), 1000));
+    assert_eq!(failed(&mut last), BackendErrorKind::TimedOut);
+}
+
+#[test]
+fn any_word_of_a_server_that_serves_ends_the_outage() {
+    let no = |kind| Failure::Final(kind, broken());
+    let refused = no(BackendErrorKind::NotPermitted);
+    for word in [None, Some(refused)] {
+        let mut desk = Desk::new();
+        outage(&mut desk);
+        desk.calls();
+        let _patient = desk.lock();
+        let call = desk.call();
+        match word {
+            None => desk.queued(call, 5, 5, 7000),
+            Some(failure) => desk.fail(call, failure),
+        }
+        assert!(!desk.core.is_open(0));
+        let (_, mut next) = desk.acquire(urgent(Wait::No, 0));
+        assert!(is_open(&mut next));
+    }
+}
+
+#[test]
+fn what_is_no_service_does_not_end_an_outage() {
+    let loading = Failure::NotNow(broken());
+    for failure in [Failure::NotSent, Failure::Unknown(None), loading] {
+        let mut desk = Desk::new();
+        outage(&mut desk);
+        desk.calls();
+        let _patient = desk.lock();
+        let call = desk.call();
+        desk.fail(call, failure);
+        assert!(desk.core.is_open(0));
+    }
+}
+
+#[test]
+fn callers_who_run_out_of_patience_now_and_then_are_no_outage() {
+    let mut desk = Desk::new();
+    for _ in 0..20 {
+        let (_, mut tried) = desk.acquire(urgent(Wait::No, 0));
+        let call = desk.call();
+        desk.pass(BUDGET);
+        assert_eq!(failed(&mut tried), BackendErrorKind::TimedOut);
+        // Slow, and there all the same.
+        desk.held(call, 5, 10_000);
+        desk.calls();
+    }
+    assert!(!desk.core.is_open(0));
+}
+
+#[test]
+fn a_place_in_the_queue_outlasts_an_outage() {
+    let mut desk = Desk::new();
+    let (_, mut waits) = desk.acquire(urgent(seconds(2), 0));
+    let call = desk.call();
+    desk.queued(call, 5, 5, 7000);
+    outage(&mut desk);
+    assert!(is_open(&mut waits));
+    // Whether its turn came meanwhile is not known.
+    desk.pass(2000 - BUDGET);
+    assert_eq!(failed(&mut waits), BackendErrorKind::TimedOut);
+}
+
+#[test]
+fn a_connection_that_comes_up_ends_the_outage() {
+    let mut desk = Desk::new();
+    desk.core.link_changed(desk.now(), 0, false);
+    desk.core.trip(desk.now(), 0, Failure::NotSent);
+    let (_, mut early) = desk.acquire(urgent(seconds(2), 0));
+    assert_eq!(failed(&mut early), BackendErrorKind::Unreachable);
+    desk.core.link_changed(desk.now(), 0, true);
+    let (_, mut next) = desk.acquire(urgent(seconds(2), 0));
+    assert!(is_open(&mut next));
+    desk.call();
+}
