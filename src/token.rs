@@ -26,6 +26,13 @@ impl Instance {
     pub(crate) fn as_str(&self) -> &str {
         std::str::from_utf8(&self.0).unwrap_or_default()
     }
+
+    /// As [`Token::jitter`]: differs from process to process.
+    pub(crate) fn jitter(&self, turn: u32) -> u32 {
+        // Each letter is one of 64; two make the eight bits.
+        let letter = |at: u32| u32::from(self.0[at as usize % Self::LENGTH]);
+        (letter(turn) * 67 + letter(turn.wrapping_add(5))) & 0xFF
+    }
 }
 
 impl fmt::Debug for Instance {

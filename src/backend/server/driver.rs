@@ -11,6 +11,7 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::time::{sleep, timeout};
 
 use super::Settings;
+use super::backoff::Backoff;
 use super::call::{Call, Names};
 use super::core::{Channel, Command, Core};
 use super::inbox::{Inbox, Listener};
@@ -25,9 +26,8 @@ use crate::token::Instance;
 /// the next are packed.
 const INTAKE: usize = 64;
 const BATCH: usize = 16;
-const RETRY_FIRST: Duration = Duration::from_millis(20);
 /// Who is served again is to know within a second, the time to connect included.
-const RETRY_MAX: Duration = Duration::from_millis(500);
+const RETRY: Backoff = Backoff::new(Duration::from_millis(20), Duration::from_millis(500));
 /// So many attempts fail before the server counts as away: it may just be restarting.
 const ATTEMPTS: u32 = 3;
 /// How often a connection that is up, and over which nothing is served, is tried.
@@ -273,15 +273,8 @@ impl Driver {
         }
     }
 
-    /// Doubles up to nearly a second, a part of it by the instance, so that a fleet does not come
-    /// back at once.
     fn pause(&self, attempts: u32) -> Duration {
-        let full = RETRY_FIRST
-            .saturating_mul(1 << attempts.min(10))
-            .min(RETRY_MAX);
-        let letters = self.instance.as_str().as_bytes();
-        let share = u32::from(letters[attempts as usize % letters.len()] % 64);
-        full / 2 + full / 2 * share / 64
+        RETRY.pause(attempts, self.instance.jitter(attempts))
     }
 
     fn connect_all(&mut self) {
@@ -638,6 +631,7 @@ impl Driver {
             server,
             settings: self.settings.clone(),
             channel: self.prefix.inbox(&self.instance),
+            instance: self.instance,
             events: self.events.clone(),
             changes: receiver,
         };

@@ -17,18 +17,21 @@ use tokio::sync::Notify;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender};
 use tokio::time::{sleep, timeout};
 
+use super::backoff::Backoff;
 use super::core::Channel;
 use super::driver::Event;
 use super::reply::Failure;
 use super::{Settings, link};
 use crate::error::BackendErrorKind;
 use crate::time::CLAIM;
+use crate::token::Instance;
 
 /// How often a silent subscription is asked for an answer: a deaf one costs a waiter no more than a
 /// hung process would.
 const HEALTH: Duration = CLAIM;
-const RETRY_FIRST: Duration = Duration::from_millis(10);
-const RETRY_MAX: Duration = Duration::from_secs(1);
+const RETRY: Backoff = Backoff::new(Duration::from_millis(20), Duration::from_secs(1));
+/// So many attempts fail before it is no hiccup.
+const ATTEMPTS: u32 = 7;
 /// How long until channels that were forbidden are tried again.
 const FORBIDDEN: Duration = Duration::from_secs(60);
 
@@ -52,6 +55,7 @@ pub(super) struct Listener {
     pub(super) settings: Settings,
     /// The process' own channel.
     pub(super) channel: String,
+    pub(super) instance: Instance,
     pub(super) events: UnboundedSender<Event>,
     pub(super) changes: UnboundedReceiver<Channel>,
 }
@@ -60,32 +64,31 @@ impl Listener {
     /// Runs until the driver is gone.
     pub(super) async fn run(mut self) {
         let mut joined = HashSet::new();
-        let mut pause = RETRY_FIRST;
-        let mut told = false;
+        let mut attempts = 0;
         loop {
             match self.listen(&mut joined).await {
                 Ok(Gone) => return,
                 Err(Broken { error, was_up }) => {
                     if was_up {
-                        pause = RETRY_FIRST;
-                        told = false;
+                        attempts = 0;
                         self.tell(Inbox::Down);
                     }
+                    let mut pause = RETRY.pause(attempts, self.instance.jitter(attempts));
+                    attempts += 1;
                     if forbids(&error) {
                         self.tell(Inbox::Forbidden(error));
                         pause = FORBIDDEN;
                     } else {
                         tracing::debug!(code = error.code(), "the subscription failed");
-                        if pause == RETRY_MAX && !std::mem::replace(&mut told, true) {
+                        if attempts == ATTEMPTS {
                             self.tell(Inbox::Failing(error));
                         }
                     }
+                    if !self.wait(pause, &mut joined).await {
+                        return;
+                    }
                 }
             }
-            if !self.wait(pause, &mut joined).await {
-                return;
-            }
-            pause = (pause * 2).min(RETRY_MAX);
         }
     }
 

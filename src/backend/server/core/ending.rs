@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tokio::sync::oneshot;
 
-use super::{Core, Due, Entry, Open, waiting::backoff};
+use super::{Core, Due, Entry, Open, retry_in};
 use crate::backend::server::call::{Body, Call, End, LONGEST_WAIT, Request};
 use crate::backend::server::reply::{Ended, Failure};
 use crate::backend::{ReleaseAnswer, Wait};
@@ -158,7 +158,7 @@ impl Core {
             }
             Err(failure) => {
                 if !matches!(failure, Failure::NotSent) {
-                    ending.retry_at = now.after(backoff(ending.attempts, token));
+                    ending.retry_at = now.after(retry_in(ending.attempts, token));
                     ending.attempts += 1;
                     ending.unsure |= matches!(failure, Failure::Unknown(_));
                 }

@@ -42,6 +42,7 @@ use self::speaking::TagState;
 use self::timers::{Due, Timers};
 use self::waiting::Waiter;
 use super::Settings;
+use super::backoff::Backoff;
 use super::call::{Body, Call, Request};
 use super::clock::ServerClock;
 use super::reply::{self, Failure, Garbled, Push, Reply};
@@ -51,6 +52,12 @@ use crate::key::Tag;
 use crate::lease::Lease;
 use crate::time::Instant;
 use crate::token::{ByToken, Token};
+
+/// How long until a request is repeated that the server could not or would not serve.
+fn retry_in(attempts: u32, token: Token) -> Duration {
+    const RETRY: Backoff = Backoff::new(Duration::from_millis(25), Duration::from_secs(1));
+    RETRY.pause(attempts, token.jitter(attempts))
+}
 
 /// What a caller asks of the background thread.
 #[derive(Debug)]

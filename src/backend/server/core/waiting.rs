@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tokio::sync::oneshot;
 
-use super::{Core, Due, Entry, Open};
+use super::{Core, Due, Entry, Open, retry_in};
 use crate::backend::server::call::{Ask, Body, Call, Request};
 use crate::backend::server::reply::{Acquired, Crowd, Failure};
 use crate::backend::{Place, Wait};
@@ -17,8 +17,6 @@ use crate::token::{FencingToken, Token};
 /// A clock estimate that is off is mended by the answer that says so; more often than this it is no
 /// estimate's fault.
 const MAX_LATE: u32 = 3;
-const RETRY_FIRST: Duration = Duration::from_millis(25);
-const RETRY_MAX: Duration = Duration::from_secs(1);
 
 #[derive(Debug)]
 pub(super) struct Waiter {
@@ -125,7 +123,7 @@ impl Waiter {
     }
 
     fn retry_later(&mut self, now: Instant, token: Token) {
-        self.retry_at = now.after(backoff(self.attempts, token));
+        self.retry_at = now.after(retry_in(self.attempts, token));
         self.attempts += 1;
     }
 
@@ -135,14 +133,6 @@ impl Waiter {
             .with_retry_after(crowd.and_then(|crowd| crowd.next_end))
             .with_position(crowd.map(|crowd| crowd.waiting))
     }
-}
-
-/// Doubles with each attempt up to a second, with half of it at random: the token is random enough.
-pub(super) fn backoff(attempts: u32, token: Token) -> Duration {
-    let full = RETRY_FIRST
-        .saturating_mul(1 << attempts.min(10))
-        .min(RETRY_MAX);
-    full / 2 + full / 2 * token.jitter(attempts) / 256
 }
 
 impl Core {
