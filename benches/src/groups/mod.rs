@@ -3,6 +3,7 @@
 mod handoff;
 mod layer_overhead;
 mod memory_backend;
+mod outage;
 mod renewal;
 mod scale;
 mod semaphore;
@@ -19,13 +20,14 @@ pub(crate) struct Group {
     pub(crate) run: fn(&mut Report),
 }
 
-pub(crate) const GROUPS: [Group; 7] = [
+pub(crate) const GROUPS: [Group; 8] = [
     uncontended::GROUP,
     handoff::GROUP,
     semaphore::GROUP,
     renewal::GROUP,
     layer_overhead::GROUP,
     memory_backend::GROUP,
+    outage::GROUP,
     scale::GROUP,
 ];
 
