@@ -17,7 +17,6 @@
 mod common;
 mod support;
 
-use std::process::Command;
 use std::time::{Duration, Instant};
 
 use portcullis::test_util::MemoryServer;
@@ -26,16 +25,12 @@ use tokio::task::JoinSet;
 use tokio::time::advance;
 
 use common::{LIMIT, queue, refusal, served, take, until_waiting, waiting};
-use support::wait_for;
+use support::{in_use, is_slow, resident, wait_for};
 
 const MILLION: u64 = 1_000_000;
 /// 20 MB of a million.
 const ALLOWED_PER_KEY: u64 = 20;
 const MINUTE: Duration = Duration::from_secs(60);
-
-fn is_slow() -> bool {
-    std::env::var_os("PORTCULLIS_SLOW").is_some_and(|value| value == "1")
-}
 
 /// So many that a debug build holds them at once in a few seconds.
 fn at_once() -> u64 {
@@ -44,73 +39,8 @@ fn at_once() -> u64 {
 
 /// Runs `measure` as the test `name` in a process of its own, on a paused clock.
 fn alone(name: &str, measure: impl AsyncFnOnce()) {
-    const ROLE: &str = "PORTCULLIS_TEST_ALONE";
-    if std::env::var_os(ROLE).is_none() {
-        let myself = std::env::current_exe().expect("a running test has a binary");
-        let output = Command::new(myself)
-            .args(["--exact", name, "--include-ignored", "--nocapture"])
-            .arg("--test-threads=1")
-            .env(ROLE, name)
-            .output()
-            .expect("the test's own binary runs");
-        let said = String::from_utf8_lossy(&output.stdout);
-        let failed = String::from_utf8_lossy(&output.stderr);
-        println!("{said}{failed}");
-        assert!(output.status.success(), "{name} failed");
-        // A name that no test has would be a success too.
-        assert!(said.contains("1 passed"), "{name} did not run");
-        return;
-    }
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_time()
-        .start_paused(true)
-        .build()
-        .expect("the system has room for a runtime");
-    let begun = Instant::now();
-    runtime.block_on(measure());
-    println!("in {:?}", begun.elapsed());
-}
-
-/// What of this process' memory is resident, in bytes.
-fn resident() -> u64 {
-    told("VmRSS:")
-}
-
-fn told(name: &str) -> u64 {
-    let status = std::fs::read_to_string("/proc/self/status").expect("the system tells");
-    let line = status.lines().find_map(|line| line.strip_prefix(name));
-    let number = line.and_then(|line| line.trim().strip_suffix(" kB"));
-    let kilobytes: u64 = number.expect("a size").parse().expect("a number");
-    kilobytes * 1_024
-}
-
-/// What is resident and the allocator would not give out again: all that is free is filled, which
-/// makes it resident if it was not, until the allocator has to ask the system for more.
-fn in_use() -> u64 {
-    /// Beside which what an allocator adds to each is not worth counting.
-    const BLOCK: usize = 8_000;
-    /// More than what the allocator asks for when little is missing.
-    const ASKED: u64 = 2_000_000;
-    // Blocks that are linked need no list of them, which would take memory itself.
-    struct Link(
-        Option<Box<Self>>,
-        #[expect(dead_code, reason = "it takes room")] [u8; BLOCK],
-    );
-    let before = told("VmData:");
-    let mut chain = None;
-    let mut filled = 0;
-    while told("VmData:") < before + ASKED {
-        for _ in 0..100 {
-            chain = Some(Box::new(Link(chain, [1; BLOCK])));
-            filled += size_of::<Link>() as u64;
-        }
-    }
-    let in_use = resident().saturating_sub(filled);
-    // One by one: a chain that is dropped at once is dropped by recursion.
-    while let Some(link) = chain {
-        chain = link.0;
-    }
-    in_use
+    let mut paused = tokio::runtime::Builder::new_current_thread();
+    support::alone(name, paused.enable_time().start_paused(true), measure);
 }
 
 fn megabytes(bytes: u64) -> f64 {

@@ -9,6 +9,7 @@
 
 #![allow(dead_code, reason = "each test binary uses its own part")]
 
+mod alone;
 mod frames;
 pub(crate) mod history;
 mod poll;
@@ -18,6 +19,7 @@ mod wait;
 
 #[allow(unused_imports, reason = "each test binary uses its own part")]
 pub(crate) use self::{
+    alone::{alone, in_use, is_slow, resident},
     history::{History, Hold, Wait},
     poll::{poll_k_times, poll_k_times_and_wake},
     proxy::{Flow, Mode, Proxy},
