@@ -15,6 +15,7 @@ use super::call::{Call, Names};
 use super::core::{Channel, Command, Core};
 use super::inbox::{Inbox, Listener};
 use super::link::{self, Fresh, Origin};
+use super::reply::failure::Trouble;
 use super::reply::{self, Failure};
 use crate::key::Prefix;
 use crate::time::Instant;
@@ -211,14 +212,19 @@ impl Driver {
                 link,
                 result: Err(error),
             } => {
-                tracing::debug!(link, code = error.code(), "no connection to the server");
-                self.core.connect_failed(error);
+                let trouble = Trouble::of(error);
+                let cause = &*trouble.cause;
+                tracing::debug!(link, cause, "no connection to the server");
                 let attempts = self.attempts(link);
                 // Once for each outage, however many connections and attempts it has, and only if
                 // it concerns anybody.
                 if self.last.is_none() && !std::mem::replace(&mut self.away, true) {
-                    tracing::warn!("the server can't be reached; trying again until it can");
+                    tracing::warn!(
+                        cause,
+                        "no connection to the server; trying again until there is one"
+                    );
                 }
+                self.core.connect_failed(trouble);
                 self.links[link] = Link::Down {
                     attempts: attempts + 1,
                     retry_at: now.after(self.pause(attempts)),
@@ -393,7 +399,7 @@ impl Driver {
     }
 
     fn failed(&mut self, now: Instant, link: usize, call: Call, failure: Failure) {
-        if let Failure::NotNow(error) = &failure
+        if let Failure::NotNow(_, error) = &failure
             && matches!(error.code(), Some("READONLY" | "MASTERDOWN"))
         {
             // A demoted master keeps its connections open: ask anew who is there.
@@ -564,8 +570,7 @@ impl Driver {
         };
         let (mut connection, patience) = (connection.clone(), self.settings.command_timeout);
         tokio::spawn(async move {
-            let mut pipeline = Pipeline::new();
-            link::load_scripts(&mut pipeline);
+            let pipeline = link::scripts();
             // Without it each request goes with its text, which is slower and no less right.
             let _ = timeout(
                 patience,

@@ -67,14 +67,21 @@ pub(super) async fn connect(origin: &Origin, settings: &Settings) -> Result<Fres
         }
         Origin::Pool(pool) => detach(pool.clone(), settings.connect_timeout).await?,
     };
-    let greeting = greeting();
+    let (greeting, scripts) = (greeting(), scripts());
+    let mut loading = connection.clone();
     // Scripts that can't be loaded (a user without that right) are sent whole when they are needed.
-    let answers = timeout(
-        settings.connect_timeout,
-        connection.send_packed_commands(&greeting, 0, greeting.len()),
-    )
+    // They are sent right after, but not in one request with the greeting: to who has not given its
+    // credentials a server closes the connection for sending so much, and its answer to the greeting
+    // would be lost, which says what is wrong.
+    let (answers, _) = timeout(settings.connect_timeout, async {
+        tokio::join!(
+            connection.send_packed_commands(&greeting, 0, greeting.len()),
+            loading.send_packed_commands(&scripts, 0, scripts.len()),
+        )
+    })
     .await
-    .map_err(|_| timed_out())??;
+    .map_err(|_| timed_out())?;
+    let answers = answers?;
     let us = answers
         .first()
         .and_then(|time| reply::time(time).ok())
@@ -102,14 +109,16 @@ pub(super) async fn connect(origin: &Origin, settings: &Settings) -> Result<Fres
 fn greeting() -> Pipeline {
     let mut greeting = Pipeline::new();
     greeting.cmd("TIME").cmd("INFO").arg("memory");
-    load_scripts(&mut greeting);
     greeting
 }
 
-pub(super) fn load_scripts(pipeline: &mut Pipeline) {
+/// What loads all scripts.
+pub(super) fn scripts() -> Pipeline {
+    let mut scripts = Pipeline::new();
     for script in Script::all() {
-        pipeline.cmd("SCRIPT").arg("LOAD").arg(&script.code);
+        scripts.cmd("SCRIPT").arg("LOAD").arg(&script.code);
     }
+    scripts
 }
 
 /// A connection of our own: small requests must not wait for the acknowledgement of earlier ones.

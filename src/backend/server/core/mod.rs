@@ -42,6 +42,7 @@ use self::waiting::Waiter;
 use super::Settings;
 use super::call::{Body, Call, Request};
 use super::clock::ServerClock;
+use super::reply::failure::Trouble;
 use super::reply::{self, Failure, Garbled, Push, Reply};
 use crate::backend::{Place, ReleaseAnswer, ShutdownReport};
 use crate::error::{BackendErrorKind, LockError};
@@ -125,7 +126,7 @@ pub(super) struct Core {
     settings: Settings,
     clock: ServerClock,
     /// Why there is no connection, if one was tried for.
-    connect_error: Option<redis::RedisError>,
+    connect_trouble: Option<Trouble>,
     /// Which of the connections for commands are up.
     links: Vec<bool>,
     /// Whether the inbox is confirmed.
@@ -145,7 +146,7 @@ impl Core {
             links: vec![false; settings.connections],
             settings,
             clock: ServerClock::default(),
-            connect_error: None,
+            connect_trouble: None,
             listening: false,
             wants_inbox: false,
             entries: HashMap::default(),
@@ -266,7 +267,7 @@ impl Core {
         if !up {
             return;
         }
-        self.connect_error = None;
+        self.connect_trouble = None;
         let (mut waiting, mut rest) = (Vec::new(), Vec::new());
         for (token, entry) in &self.entries {
             if self.link_of(entry.tag()) != link {
@@ -296,8 +297,8 @@ impl Core {
     }
 
     /// No connection could be made: callers who are still waiting for one are told why.
-    pub(super) fn connect_failed(&mut self, error: redis::RedisError) {
-        self.connect_error = Some(error);
+    pub(super) fn connect_failed(&mut self, trouble: Trouble) {
+        self.connect_trouble = Some(trouble);
     }
 
     /// The inbox was confirmed, or is lost. While it is down nobody can tell us, so we ask; when it

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use tokio::sync::oneshot;
 
+use super::failing::{Progress, Stage};
 use super::{Core, Due, Entry, Open};
 use crate::backend::server::call::{Ask, Body, Call, Request};
 use crate::backend::server::reply::{Acquired, Crowd, Failure};
@@ -127,6 +128,21 @@ impl Waiter {
         self.attempts += 1;
     }
 
+    fn progress(&self, now: Instant) -> Progress<'_> {
+        let (stage, end) = match (self.claim, self.queued) {
+            (Some(_), _) => (Stage::Confirming, self.give_up),
+            (None, Some(_)) => (Stage::Queued, self.give_up),
+            (None, None) => (Stage::Asking, self.patience),
+        };
+        Progress {
+            doing: "acquiring",
+            gate: &self.request.resource.gate,
+            stage,
+            elapsed: now.since(self.since),
+            limit: (end != Instant::FAR).then(|| end.since(self.since)),
+        }
+    }
+
     fn refusal(&self, kind: RefusalKind) -> Refusal {
         let crowd = self.crowd;
         Refusal::new(kind)
@@ -161,7 +177,7 @@ impl Core {
         }
         // Time to answer: what a caller is kept waiting when there is no server. Time to connect
         // before, if that is under way for the first time, or for who has time.
-        let first = self.clock.ms(now).is_none() && self.connect_error.is_none();
+        let first = self.clock.ms(now).is_none() && self.connect_trouble.is_none();
         let connect = if first || request.terms.wait == Wait::Unbounded {
             self.settings.connect_timeout
         } else {
@@ -353,7 +369,7 @@ impl Core {
                 waiter.unsure = true;
                 waiter.retry_later(now, token);
             }
-            Failure::NotNow(_) => {
+            Failure::NotNow(..) => {
                 waiter.open.answered();
                 waiter.retry_later(now, token);
             }
@@ -364,7 +380,7 @@ impl Core {
             }
             Failure::Final(..) => {
                 waiter.open.answered();
-                let error = self.waiter_error(token, Some(&failure));
+                let error = self.waiter_error(now, token, Some(&failure));
                 self.leave(now, token, Err(error.into()));
                 return;
             }
@@ -382,7 +398,7 @@ impl Core {
             if self.is_up(tag) {
                 self.refuse(now, token, RefusalKind::WaitedTooLong);
             } else {
-                let error = self.waiter_error(token, Some(&Failure::NotSent));
+                let error = self.waiter_error(now, token, Some(&Failure::NotSent));
                 self.leave(now, token, Err(error.into()));
             }
         } else if !waiter.is_queued() && now >= waiter.patience {
@@ -390,7 +406,7 @@ impl Core {
                 .trouble
                 .take()
                 .or(waiter.in_flight.then_some(Failure::Unknown(None)));
-            let error = self.waiter_error(token, trouble.as_ref());
+            let error = self.waiter_error(now, token, trouble.as_ref());
             self.leave(now, token, Err(error.into()));
         } else if now >= waiter.retry_at {
             waiter.retry_at = Instant::FAR;
@@ -434,13 +450,13 @@ impl Core {
             redis::ErrorKind::UnexpectedReturnType,
             "refused by our own script",
         ));
-        let error = self.waiter_error(token, Some(&Failure::Final(kind, source)));
+        let error = self.waiter_error(now, token, Some(&Failure::Final(kind, source)));
         self.leave(now, token, Err(error.into()));
     }
 
-    fn waiter_error(&self, token: Token, failure: Option<&Failure>) -> BackendError {
+    fn waiter_error(&self, now: Instant, token: Token, failure: Option<&Failure>) -> BackendError {
         match self.entries.get(&token) {
-            Some(Entry::Waiting(waiter)) => self.failure(&waiter.request, "acquiring", failure),
+            Some(Entry::Waiting(waiter)) => self.failure(&waiter.progress(now), failure),
             _ => BackendError::background_ended(),
         }
     }
