@@ -153,6 +153,14 @@ impl fmt::Display for Refusal {
 impl Error for Refusal {}
 
 /// What kind of failure a [`BackendError`] is.
+///
+/// | kind | an outage | what mends it |
+/// | --- | --- | --- |
+/// | `Unreachable`, `TimedOut`, `ServerBusy`, `NotServing` | yes | time, or whoever runs the server |
+/// | `Refused`, `Unauthenticated` | yes: it lets nobody do anything | whoever runs the server |
+/// | `NotPermitted`, `ForeignData`, `Unsupported` | no | settings: rights, names, the kind of server |
+/// | `Incompatible` | no | the end of a deploy |
+/// | `Protocol` | no | finding out what answers there |
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum BackendErrorKind {
@@ -162,22 +170,82 @@ pub enum BackendErrorKind {
     /// No answer in time: the request may have run. What it may have left is cleaned up in the
     /// background.
     TimedOut,
-    /// The server declined: out of memory, too few replicas, persistence broken, read-only.
+    /// A script of somebody's has been running for too long, and the server does nothing else until
+    /// it ends (`BUSY`). Nothing was done.
+    ServerBusy,
+    /// The server is there, and can't serve now: it loads its data (`LOADING`), is a replica
+    /// (`READONLY`), or one that has lost its master (`MASTERDOWN`), its cluster is down
+    /// (`CLUSTERDOWN`), or it takes no more clients. Nothing was done. A failover ends it; an address
+    /// that is a replica's does not.
+    NotServing,
+    /// The server declines to write: out of memory (`OOM`), too few replicas (`NOREPLICAS`), or its
+    /// persistence is broken (`MISCONF`). Nothing was done.
     Refused,
-    /// The server's user may not do this.
+    /// The server refuses the credentials (`NOAUTH`, `WRONGPASS`), as when they have been changed.
+    Unauthenticated,
+    /// The user may not do this (`NOPERM`): a command, a key, a channel or a script's own command.
     NotPermitted,
-    /// Something else lives under the key.
+    /// Something else lives under the key (`WRONGTYPE`).
     ForeignData,
-    /// The server runs another protocol version of this crate under this key.
+    /// The server can't do what is asked: a node of a cluster (`MOVED`, `CROSSSLOT`), a database that
+    /// it does not have, or a command that it does not know.
+    Unsupported,
+    /// A process with another protocol version of this crate uses this gate.
     Incompatible,
     /// An answer that makes no sense.
     Protocol,
 }
 
+impl BackendErrorKind {
+    /// Its name, for logs and labels: `timed-out`. It stays the same.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Unreachable => "unreachable",
+            Self::TimedOut => "timed-out",
+            Self::ServerBusy => "server-busy",
+            Self::NotServing => "not-serving",
+            Self::Refused => "refused",
+            Self::Unauthenticated => "unauthenticated",
+            Self::NotPermitted => "not-permitted",
+            Self::ForeignData => "foreign-data",
+            Self::Unsupported => "unsupported",
+            Self::Incompatible => "incompatible",
+            Self::Protocol => "protocol",
+        }
+    }
+
+    /// Whether it is an outage: the server can't be asked, serves nobody now, or takes nothing from
+    /// anybody. It is what a layer's [`OnOutage`](crate::layer::OnOutage) acts on. What is wrong with
+    /// a right, a key or an answer is none, however long it lasts.
+    #[must_use]
+    pub const fn is_outage(self) -> bool {
+        match self {
+            Self::Unreachable
+            | Self::TimedOut
+            | Self::ServerBusy
+            | Self::NotServing
+            | Self::Refused
+            | Self::Unauthenticated => true,
+            Self::NotPermitted
+            | Self::ForeignData
+            | Self::Unsupported
+            | Self::Incompatible
+            | Self::Protocol => false,
+        }
+    }
+}
+
+impl fmt::Display for BackendErrorKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
 /// A failure of the place where the state lives. Cheap to clone.
 ///
-/// Its text names the gate, what was being done, and what to do about it; never a token, a password
-/// or a server's address.
+/// Its text names the gate, what was being done, which time ran out, and what to do about it; never
+/// a token, a password or a server's address. Neither does what it has as a source.
 #[derive(Clone)]
 pub struct BackendError(Arc<Inner>);
 
@@ -208,20 +276,24 @@ impl BackendError {
         Self::new(BackendErrorKind::Unreachable, text, None)
     }
 
-    /// Whether the server was away: it did not answer, or said that it can't serve. A caller that can
-    /// do without it may go on; other failures are to be mended by people.
-    #[must_use]
-    pub fn is_outage(&self) -> bool {
-        matches!(
-            self.0.kind,
-            BackendErrorKind::Unreachable | BackendErrorKind::TimedOut | BackendErrorKind::Refused
-        )
-    }
-
     /// What kind of failure it is, to act on.
     #[must_use]
     pub fn kind(&self) -> BackendErrorKind {
         self.0.kind
+    }
+
+    /// Whether it is an outage, of which the [kind](BackendErrorKind::is_outage) tells. Who can do
+    /// without the server may go on; other failures are to be mended by people.
+    #[must_use]
+    pub fn is_outage(&self) -> bool {
+        self.0.kind.is_outage()
+    }
+
+    /// The code that the server answered with, such as `OOM`; also where an old server hides it in a
+    /// text. `None` where the server did not answer, or gave no error.
+    #[must_use]
+    pub fn code(&self) -> Option<&str> {
+        self.0.source.as_ref().and_then(redis::RedisError::code)
     }
 }
 
@@ -236,10 +308,7 @@ impl fmt::Debug for BackendError {
         f.debug_struct("BackendError")
             .field("kind", &self.0.kind)
             .field("text", &self.0.text)
-            .field(
-                "source",
-                &self.0.source.as_ref().and_then(redis::RedisError::code),
-            )
+            .field("code", &self.code())
             .finish()
     }
 }
@@ -251,15 +320,4 @@ impl Error for BackendError {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn nobody_in_front_is_not_told_of() {
-        let refusal = Refusal::new(RefusalKind::WaitedTooLong);
-        let text = refusal.clone().with_position(Some(0)).to_string();
-        assert_eq!(text, refusal.to_string());
-        let text = refusal.with_position(Some(2)).to_string();
-        assert!(text.ends_with(", 2 waiting in front"), "{text}");
-    }
-}
+mod tests;

@@ -26,6 +26,8 @@ mod lease;
 mod mutex;
 mod portcullis;
 mod semaphore;
+#[cfg(test)]
+mod snapshot;
 #[cfg(feature = "test-util")]
 pub mod test_util;
 mod time;

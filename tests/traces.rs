@@ -391,6 +391,48 @@ async fn that_the_server_may_evict_locks_is_told_once() {
     }
 }
 
+/// One line for each outage, and its cause, without address or secret.
+#[tokio::test]
+async fn why_there_is_no_connection_is_told_once() {
+    const WORDS: &str = "no connection to the server";
+    let turn = Turn::take().await;
+    let server = Server::start();
+    server
+        .command(&[
+            "ACL", "SETUSER", "u", "on", ">right", "~*", "&*", "+@all", "-time",
+        ])
+        .await;
+    let port = server.port();
+    for (url, cause) in [
+        ("redis://127.0.0.1:1/".to_owned(), "connection refused"),
+        ("redis://no..name/".to_owned(), "DNS"),
+        (
+            format!("redis://u:wrong-4711@127.0.0.1:{port}/"),
+            "credentials refused",
+        ),
+        (
+            format!("redis://u:wrong-4711@127.0.0.1:{port}/?protocol=resp3"),
+            "WRONGPASS",
+        ),
+        (format!("redis://u:right@127.0.0.1:{port}/"), "NOPERM"),
+        (format!("redis://127.0.0.1:{port}/99"), "database refused"),
+    ] {
+        let before = turn.warnings(WORDS);
+        let handle = Portcullis::builder().url(url).build().expect("valid");
+        for _ in 0..2 {
+            failure(within(LIMIT, "it fails", mutex(&handle).try_lock()).await);
+        }
+        let heard = turn.heard();
+        assert_eq!(turn.warnings(WORDS), before + 1, "{cause}: {heard}");
+        let warning = heard.lines().rfind(|line| line.contains("WARN"));
+        let warning = warning.expect("one was counted");
+        assert!(warning.contains(cause), "{cause}: {warning}");
+        for secret in ["4711", "127.0.0.1", "no..name", &port.to_string()] {
+            assert!(!warning.contains(secret), "{secret}: {warning}");
+        }
+    }
+}
+
 #[tokio::test]
 async fn a_healthy_life_gives_no_cause_to_warn() {
     let turn = Turn::take().await;

@@ -16,6 +16,7 @@ use super::call::{Call, Names};
 use super::core::{Channel, Command, Core};
 use super::inbox::{Inbox, Listener};
 use super::link::{self, Fresh, Origin};
+use super::reply::failure::Trouble;
 use super::reply::{self, Failure};
 use crate::key::Prefix;
 use crate::time::Instant;
@@ -238,10 +239,11 @@ impl Driver {
                 link,
                 result: Err(error),
             } => {
-                tracing::debug!(link, code = error.code(), "no connection to the server");
-                let attempts = self.attempts(link);
                 let slow = error.is_timeout();
-                self.core.connect_failed(error);
+                let trouble = Trouble::of(error);
+                tracing::debug!(link, cause = &*trouble.cause, "no connection to the server");
+                self.core.connect_failed(trouble);
+                let attempts = self.attempts(link);
                 if slow || attempts + 1 >= ATTEMPTS {
                     self.core.trip(now, link, Failure::NotSent);
                 }
@@ -391,7 +393,8 @@ impl Driver {
         let foul = (0..self.links.len()).any(|link| self.core.is_open(link));
         self.weather = match self.weather {
             Weather::Fair if foul && self.last.is_none() => {
-                tracing::warn!("the server does not serve; trying again until it does");
+                let cause = &*self.core.cause_of_outage();
+                tracing::warn!(cause, "the server is away; trying again until it is back");
                 Weather::Foul
             }
             Weather::Clearing(_) if foul => Weather::Foul,
@@ -509,7 +512,7 @@ impl Driver {
     }
 
     fn failed(&mut self, now: Instant, link: usize, call: Call, failure: Failure) {
-        if let Failure::NotNow(error) = &failure
+        if let Failure::NotNow(_, error) = &failure
             && matches!(error.code(), Some("READONLY" | "MASTERDOWN"))
         {
             // A demoted master keeps its connections open: ask anew who is there.
@@ -681,8 +684,7 @@ impl Driver {
         };
         let (mut connection, patience) = (connection.clone(), self.settings.command_timeout);
         tokio::spawn(async move {
-            let mut pipeline = Pipeline::new();
-            link::load_scripts(&mut pipeline);
+            let pipeline = link::scripts();
             // Without it each request goes with its text, which is slower and no less right.
             let _ = timeout(
                 patience,

@@ -260,7 +260,8 @@ fn forbids(error: &RedisError) -> bool {
     server.is_ok_and(|error| {
         matches!(
             Failure::of_server(error),
-            Failure::Final(BackendErrorKind::NotPermitted, _)
+            // Credentials that are refused may be right again soon.
+            Failure::Final(BackendErrorKind::NotPermitted, error) if error.code() == Some("NOPERM")
         )
     })
 }

@@ -74,14 +74,21 @@ pub(super) async fn connect(
         }
         Origin::Pool(pool) => detach(pool.clone(), settings.connect_timeout).await?,
     };
-    let greeting = greeting(probe);
+    let (greeting, scripts) = (greeting(probe), scripts());
+    let mut loading = connection.clone();
     // Scripts that can't be loaded (a user without that right) are sent whole when they are needed.
-    let answers = timeout(
-        settings.connect_timeout,
-        connection.send_packed_commands(&greeting, 0, greeting.len()),
-    )
+    // They are sent right after, but not in one request with the greeting: to who has not given its
+    // credentials a server closes the connection for sending so much, and its answer to the greeting
+    // would be lost, which says what is wrong.
+    let (answers, _) = timeout(settings.connect_timeout, async {
+        tokio::join!(
+            connection.send_packed_commands(&greeting, 0, greeting.len()),
+            loading.send_packed_commands(&scripts, 0, scripts.len()),
+        )
+    })
     .await
-    .map_err(|_| timed_out())??;
+    .map_err(|_| timed_out())?;
+    let answers = answers?;
     let us = answers
         .first()
         .and_then(|time| reply::time(time).ok())
@@ -119,7 +126,6 @@ fn greeting(probe: &str) -> Pipeline {
     greeting.cmd("TIME").cmd("GET").arg(probe);
     greeting.cmd("INFO").arg("replication");
     greeting.cmd("INFO").arg("memory");
-    load_scripts(&mut greeting);
     greeting
 }
 
@@ -143,7 +149,7 @@ fn serves(answer: Value) -> Result<(), RedisError> {
         return Ok(());
     };
     match ServerError::try_from(error).map(Failure::of_server) {
-        Ok(Failure::NotNow(error)) | Err(error) => Err(error),
+        Ok(Failure::NotNow(_, error)) | Err(error) => Err(error),
         Ok(_) => Ok(()),
     }
 }
@@ -152,10 +158,13 @@ fn is_replica(info: &Value) -> bool {
     field(info, "role:").is_some_and(|role| role == "slave")
 }
 
-pub(super) fn load_scripts(pipeline: &mut Pipeline) {
+/// What loads all scripts.
+pub(super) fn scripts() -> Pipeline {
+    let mut scripts = Pipeline::new();
     for script in Script::all() {
-        pipeline.cmd("SCRIPT").arg("LOAD").arg(&script.code);
+        scripts.cmd("SCRIPT").arg("LOAD").arg(&script.code);
     }
+    scripts
 }
 
 /// A connection of our own: small requests must not wait for the acknowledgement of earlier ones.

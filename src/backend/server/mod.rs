@@ -5,6 +5,7 @@
 //! has ended, a blocked worker delays no renewal, and a handle can be shared by many short-lived
 //! runtimes. Callers talk to it through a channel that never blocks.
 
+mod advice;
 mod backoff;
 mod call;
 mod clock;

@@ -1,10 +1,12 @@
 //! What the scripts, the pushes and the errors of a server say.
 
+pub(crate) mod failure;
+
 use std::time::Duration;
 
-use redis::{ErrorKind, RedisError, ServerError, ServerErrorKind, Value};
+use redis::Value;
 
-use crate::error::BackendErrorKind;
+pub(crate) use self::failure::Failure;
 use crate::token::{FencingToken, Instance, Token};
 
 /// The first number of each answer of `acquire` and `end`, by name as in the scripts.
@@ -255,89 +257,6 @@ pub(crate) fn push(text: &[u8], instance: &Instance) -> Result<Push, Garbled> {
     }
 }
 
-/// Why a request has no answer.
-#[derive(Debug, Clone)]
-pub(crate) enum Failure {
-    /// It was never sent.
-    NotSent,
-    /// It was sent, and may have run or run later.
-    Unknown(Option<RedisError>),
-    /// It did not run, and may if repeated: the server loads, is busy, has no master.
-    NotNow(RedisError),
-    /// It did not run, since the server does not know the script.
-    NoScript,
-    /// Repeating it is no use.
-    Final(BackendErrorKind, RedisError),
-}
-
-impl Failure {
-    /// What the code of a server's error means for the request that it answers.
-    pub(crate) fn of_server(error: ServerError) -> Self {
-        let code = code(error.code(), error.details()).to_owned();
-        let known = error.kind();
-        let error = RedisError::from(error);
-        match code.as_str() {
-            "NOSCRIPT" => Self::NoScript,
-            "BUSY" | "LOADING" | "MASTERDOWN" | "READONLY" | "CLUSTERDOWN" | "TRYAGAIN" => {
-                Self::NotNow(error)
-            }
-            "NOPERM" | "NOAUTH" | "WRONGPASS" => Self::Final(BackendErrorKind::NotPermitted, error),
-            "WRONGTYPE" => Self::Final(BackendErrorKind::ForeignData, error),
-            "OOM" | "MISCONF" | "NOREPLICAS" => Self::Final(BackendErrorKind::Refused, error),
-            _ if known == Some(ServerErrorKind::NoPerm) => {
-                Self::Final(BackendErrorKind::NotPermitted, error)
-            }
-            _ => Self::Final(BackendErrorKind::Protocol, error),
-        }
-    }
-
-    /// What an error of the connection means for the requests that were under way on it.
-    pub(crate) fn of_connection(error: RedisError) -> Self {
-        match error.kind() {
-            ErrorKind::AuthenticationFailed => Self::Final(BackendErrorKind::NotPermitted, error),
-            _ => Self::Unknown(Some(error)),
-        }
-    }
-}
-
-/// The code of an error, also where a server up to 6.2 wraps it in the text of a script's failure:
-/// "ERR Error running script (…): @user_script:12: WRONGTYPE Operation …".
-fn code<'a>(code: &'a str, details: Option<&'a str>) -> &'a str {
-    const WRAPPED: [&str; 9] = [
-        "WRONGTYPE",
-        "OOM",
-        "NOPERM",
-        "READONLY",
-        "MISCONF",
-        "NOREPLICAS",
-        "BUSY",
-        "LOADING",
-        "MASTERDOWN",
-    ];
-    let details = details.unwrap_or_default();
-    if code == "ERR" && details.starts_with("Error running script") {
-        let inner = details
-            .split(": ")
-            .map(|part| part.split(' ').next().unwrap_or_default());
-        let found = inner.filter_map(|word| {
-            WRAPPED
-                .iter()
-                .find(|code| **code == word.trim_start_matches('-'))
-        });
-        return found.copied().next().unwrap_or(code);
-    }
-    // What a script's own command was refused for keeps no code on a server of 7.0.
-    const WORDED: [(&str, &str); 3] = [
-        ("The user executing the script can't", "NOPERM"),
-        ("can't write against a read only replica", "READONLY"),
-        ("when used memory > 'maxmemory'", "OOM"),
-    ];
-    let worded = WORDED
-        .iter()
-        .find(|(words, _)| code == "ERR" && details.contains(words));
-    worded.map_or(code, |(_, code)| code)
-}
-
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
@@ -388,19 +307,5 @@ mod tests {
                 "{broken:?}"
             );
         }
-    }
-
-    #[test]
-    fn codes_are_found_where_old_servers_hide_them() {
-        let wrapped = "Error running script (call to f_0a): @user_script:12: WRONGTYPE Operation against a key holding \
-                       the wrong kind of value";
-        assert_eq!(code("ERR", Some(wrapped)), "WRONGTYPE");
-        let wrapped = "Error running script (call to f_0a): @user_script: 31: -OOM command not allowed when used memory > \
-                       'maxmemory'.";
-        assert_eq!(code("ERR", Some(wrapped)), "OOM");
-        let worded = "The user executing the script can't run this command or subcommand script: 0a, on @user_script:3.";
-        assert_eq!(code("ERR", Some(worded)), "NOPERM");
-        assert_eq!(code("NOSCRIPT", Some("No matching script.")), "NOSCRIPT");
-        assert_eq!(code("ERR", Some("unknown command")), "ERR");
     }
 }

@@ -113,4 +113,4 @@ static SCRIPTS: LazyLock<Vec<Script>> = LazyLock::new(|| {
 });
 
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;

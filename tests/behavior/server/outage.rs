@@ -456,7 +456,7 @@ async fn a_server_that_is_busy_with_another_script_is_waited_for() {
     .await;
     let waiter = queue(&lock);
     let tried = failure(promptly("a try ends", lock.keyed("other").try_lock()).await);
-    let kinds = [BackendErrorKind::Refused, BackendErrorKind::TimedOut];
+    let kinds = [BackendErrorKind::ServerBusy, BackendErrorKind::TimedOut];
     assert!(kinds.contains(&tried.kind()), "{tried:?}");
     assert!(!waiter.is_finished());
     // These are refused over a connection that is in order, and tried again all the same.

@@ -177,6 +177,90 @@ async fn a_wrong_password_is_told_apart_from_a_missing_server() {
     assert!(!format!("{error} {error:?}").contains("wrong-4711"));
 }
 
+/// What keeps a connection from being made is told as what it is, with the server's code.
+#[tokio::test]
+async fn what_goes_wrong_while_connecting_is_told_by_its_kind() {
+    let rig = ServerRig::start();
+    let user = ["ACL", "SETUSER", "limited", "on", ">open", "~*", "&*"];
+    let rights = ["+@all", "-time"];
+    rig.server.command(&[&user[..], &rights].concat()).await;
+    let port = rig.server.port();
+    let of = async |url: String| {
+        let handle = rig.builder().url(url).build().expect("valid");
+        let error = failure(promptly("it fails", mutex(&handle).try_lock()).await);
+        assert_readable(&error, "acquiring", "`withdraw` (connecting");
+        (
+            error.kind(),
+            error.code().map(str::to_owned),
+            error.to_string(),
+        )
+    };
+    let (kind, code, text) = of(format!("redis://limited:open@127.0.0.1:{port}/")).await;
+    assert_eq!(kind, BackendErrorKind::NotPermitted);
+    assert_eq!(code.as_deref(), Some("NOPERM"));
+    // Redis 6.2 to 7.0 and later word it differently, and all name the command.
+    assert!(text.contains("`+time`"), "{text}");
+
+    let (kind, _, text) = of(format!("redis://127.0.0.1:{port}/99")).await;
+    assert_eq!(kind, BackendErrorKind::Unsupported);
+    assert!(text.contains("database"), "{text}");
+
+    rig.server
+        .command(&["CONFIG", "SET", "lua-time-limit", "10"])
+        .await;
+    let mut other = rig.server.connection();
+    let endless = std::thread::spawn(move || {
+        let mut script = redis::cmd("EVAL");
+        script.arg("while true do end").arg(0);
+        script.query::<redis::Value>(&mut other).is_err()
+    });
+    wait_for("it is busy", LIMIT, async || {
+        rig.server.try_command(&["TIME"]).await.is_err()
+    })
+    .await;
+    let (kind, code, _) = of(rig.server.url()).await;
+    assert_eq!(kind, BackendErrorKind::ServerBusy);
+    assert_eq!(code.as_deref(), Some("BUSY"));
+    rig.server.command(&["SCRIPT", "KILL"]).await;
+    assert!(endless.join().expect("no panic"));
+
+    rig.server
+        .command(&["CONFIG", "SET", "requirepass", "right"])
+        .await;
+    let (kind, code, _) = of(rig.server.url()).await;
+    assert_eq!(kind, BackendErrorKind::NotPermitted);
+    assert_eq!(code.as_deref(), Some("NOAUTH"));
+
+    let (kind, code, text) = of("redis://127.0.0.1:1/".to_owned()).await;
+    assert_eq!((kind, code), (BackendErrorKind::Unreachable, None));
+    assert!(text.contains("connection refused"), "{text}");
+    // What no resolver asks anybody about.
+    let (kind, _, text) = of("redis://no..name/".to_owned()).await;
+    assert_eq!(kind, BackendErrorKind::Unreachable);
+    assert!(text.contains("DNS"), "{text}");
+}
+
+/// A replica is there and does not serve: what a failover looks like.
+#[tokio::test]
+async fn a_replica_does_not_serve_and_is_told_from_one_that_declines() {
+    let rig = ServerRig::start();
+    rig.server.command(&["REPLICAOF", "127.0.0.1", "1"]).await;
+    let handle = rig.builder().build().expect("valid");
+    let error = failure(promptly("it fails", mutex(&handle).try_lock()).await);
+    assert_eq!(error.kind(), BackendErrorKind::NotServing, "{error}");
+    assert_eq!(error.code(), Some("READONLY"));
+    assert!(error.is_outage());
+    rig.server.command(&["REPLICAOF", "NO", "ONE"]).await;
+    rig.server
+        .command(&["CONFIG", "SET", "min-replicas-to-write", "1"])
+        .await;
+    let handle = rig.builder().build().expect("valid");
+    let error = failure(promptly("it fails", mutex(&handle).try_lock()).await);
+    assert_eq!(error.kind(), BackendErrorKind::Refused, "{error}");
+    assert_eq!(error.code(), Some("NOREPLICAS"));
+    assert!(!error.is_outage());
+}
+
 /// The place that is kept for an operator's limit: whoever asks is judged by it, and whoever waits
 /// for more than that is told.
 #[tokio::test]

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use tokio::sync::oneshot;
 
+use super::failing::{Progress, Stage};
 use super::{Core, Due, Entry, Open, retry_in};
 use crate::backend::server::call::{Body, Call, End, LONGEST_WAIT, Request};
 use crate::backend::server::reply::{Ended, Failure};
@@ -20,6 +21,7 @@ pub(super) struct Ending {
     /// Until when the lease surely holds that ends here; `None` if it is a wait that ends.
     pub(super) held: Option<Instant>,
     answer: Option<oneshot::Sender<ReleaseAnswer>>,
+    since: Instant,
     /// When the caller is told that the server does not answer.
     answer_by: Instant,
     /// When the server has surely forgotten the lease by itself.
@@ -80,6 +82,7 @@ impl Core {
             open,
             held,
             answer,
+            since: now,
             answer_by: now.after(self.settings.command_timeout),
             until,
             in_flight: false,
@@ -142,7 +145,7 @@ impl Core {
                             "a record of another protocol version",
                         );
                         let failure = Failure::Final(BackendErrorKind::Incompatible, source.into());
-                        let error = self.failure_of_end(token, &failure);
+                        let error = self.failure_of_end(now, token, &failure);
                         self.tell_end(token, error);
                     }
                 }
@@ -166,7 +169,7 @@ impl Core {
                     // The caller is told at once. What stands on the server is still ours to end:
                     // whatever refuses it may be mended, and a place that is left would be kept
                     // alive by the heartbeats of its siblings.
-                    let error = self.failure_of_end(token, &failure);
+                    let error = self.failure_of_end(now, token, &failure);
                     self.tell_end(token, error);
                 }
                 self.schedule(token);
@@ -184,7 +187,7 @@ impl Core {
             } else {
                 Failure::NotSent
             };
-            let error = self.failure_of_end(token, &failure);
+            let error = self.failure_of_end(now, token, &failure);
             self.tell_end(token, error);
         }
         let Some(Entry::Ending(ending)) = self.entries.get_mut(&token) else {
@@ -201,10 +204,17 @@ impl Core {
         }
     }
 
-    fn failure_of_end(&self, token: Token, failure: &Failure) -> ReleaseAnswer {
+    fn failure_of_end(&self, now: Instant, token: Token, failure: &Failure) -> ReleaseAnswer {
         match self.entries.get(&token) {
             Some(Entry::Ending(ending)) => {
-                Err(self.failure(&ending.request, "releasing", Some(failure)))
+                let progress = Progress {
+                    doing: "releasing",
+                    gate: &ending.request.resource.gate,
+                    stage: Stage::Asking,
+                    elapsed: now.since(ending.since),
+                    limit: Some(self.settings.command_timeout),
+                };
+                Err(self.failure(&progress, Some(failure)))
             }
             _ => Ok(Release::NoLongerHeld),
         }

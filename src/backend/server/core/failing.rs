@@ -1,78 +1,81 @@
 //! What a caller is told when the server could not be asked, or did not do what was asked.
 
+use std::time::Duration;
+
 use super::Core;
-use crate::backend::server::call::Request;
+use crate::backend::server::advice;
 use crate::backend::server::reply::Failure;
 use crate::error::{BackendError, BackendErrorKind};
 
-impl Core {
-    /// What to tell the caller of a request that failed.
-    pub(super) fn failure(
-        &self,
-        request: &Request,
-        doing: &str,
-        failure: Option<&Failure>,
-    ) -> BackendError {
-        let gate = &request.resource.gate;
-        let timeout = self.settings.command_timeout.as_millis();
-        let (kind, what, source) = match failure {
-            None | Some(Failure::NotSent | Failure::NoScript) => {
-                let error = self.connect_error.clone();
-                let (kind, what) = match &error {
-                    Some(error) if error.kind() == redis::ErrorKind::AuthenticationFailed => (
-                        BackendErrorKind::NotPermitted,
-                        "the server refuses the credentials; check user and password",
-                    ),
-                    _ => {
-                        let what = "there is no connection to the server; check that it runs and that the address is right";
-                        (BackendErrorKind::Unreachable, what)
-                    }
-                };
-                (kind, what.to_owned(), error)
-            }
-            Some(Failure::Unknown(None)) => (
-                BackendErrorKind::TimedOut,
-                format!(
-                    "no answer within {timeout} ms; the server is slow or the path to it is broken"
-                ),
-                None,
-            ),
-            Some(Failure::Unknown(Some(error))) => (
-                BackendErrorKind::Unreachable,
-                "the connection broke before the answer came".to_owned(),
-                Some(error.clone()),
-            ),
-            Some(Failure::NotNow(error)) => (
-                BackendErrorKind::Refused,
-                "the server can't serve now (loading, busy, read-only or without a master)"
-                    .to_owned(),
-                Some(error.clone()),
-            ),
-            Some(Failure::Final(kind, error)) => {
-                (*kind, remedy(*kind).to_owned(), Some(error.clone()))
-            }
-        };
-        BackendError::new(kind, format!("{doing} `{gate}`: {what}"), source)
-    }
+/// How far a call had come when it failed.
+#[derive(Debug)]
+pub(super) struct Progress<'a> {
+    pub(super) doing: &'static str,
+    pub(super) gate: &'a str,
+    pub(super) stage: Stage,
+    pub(super) elapsed: Duration,
+    /// `None` where it had all the time there is.
+    pub(super) limit: Option<Duration>,
 }
 
-/// What to do about an error that repeating does not mend.
-fn remedy(kind: BackendErrorKind) -> &'static str {
-    match kind {
-        BackendErrorKind::Refused => {
-            "the server declined (out of memory, too few replicas, or its persistence is broken); see its log"
-        }
-        BackendErrorKind::NotPermitted => {
-            "the server's user may not do this; see the ACL in SECURITY.md"
-        }
-        BackendErrorKind::ForeignData => {
-            "something else lives under this key; choose another name or prefix, or remove it"
-        }
-        BackendErrorKind::Incompatible => {
-            "a process with a later release of this crate uses this gate; let all run releases that follow each other"
-        }
-        BackendErrorKind::Protocol | BackendErrorKind::TimedOut | BackendErrorKind::Unreachable => {
-            "the server answered what none of our scripts answers; is it Redis 6.2 or later, or Valkey?"
-        }
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Stage {
+    Asking,
+    /// It has a place on the server.
+    Queued,
+    /// It was granted, and the grant is being confirmed.
+    Confirming,
+}
+
+impl Core {
+    /// What to tell the caller whose request failed; without a failure, it was never sent.
+    pub(super) fn failure(
+        &self,
+        progress: &Progress<'_>,
+        failure: Option<&Failure>,
+    ) -> BackendError {
+        let (kind, phase, what, source) = match failure {
+            None | Some(Failure::NotSent | Failure::NoScript) => {
+                let trouble = self.connect_trouble.as_ref();
+                let kind = trouble.map_or(BackendErrorKind::Unreachable, |trouble| trouble.kind);
+                let source = trouble.map(|trouble| trouble.error.clone());
+                (kind, "connecting", advice::on_connecting(trouble), source)
+            }
+            Some(Failure::Unknown(None)) => {
+                let what = advice::ON_SILENCE.into();
+                (
+                    BackendErrorKind::TimedOut,
+                    "waiting for the answer",
+                    what,
+                    None,
+                )
+            }
+            Some(Failure::Unknown(Some(error))) => {
+                let (what, source) = (advice::on_break(error), Some(error.clone()));
+                (
+                    BackendErrorKind::Unreachable,
+                    "waiting for the answer",
+                    what,
+                    source,
+                )
+            }
+            Some(Failure::NotNow(kind, error) | Failure::Final(kind, error)) => {
+                let what = advice::on_answer(*kind, Some(error));
+                (*kind, "answered", what, Some(error.clone()))
+            }
+        };
+        let Progress { doing, gate, .. } = progress;
+        let stage = match progress.stage {
+            Stage::Asking => "",
+            Stage::Queued => "queued, ",
+            Stage::Confirming => "confirming the grant, ",
+        };
+        let elapsed = progress.elapsed.as_millis();
+        let limit = progress
+            .limit
+            .map(|limit| format!(" of {}", limit.as_millis()));
+        let limit = limit.unwrap_or_default();
+        let text = format!("{doing} `{gate}` ({stage}{phase}, after {elapsed}{limit} ms): {what}");
+        BackendError::new(kind, text, source)
     }
 }

@@ -45,6 +45,7 @@ use super::Settings;
 use super::backoff::Backoff;
 use super::call::{Body, Call, Request};
 use super::clock::ServerClock;
+use super::reply::failure::Trouble;
 use super::reply::{self, Failure, Garbled, Push, Reply};
 use crate::backend::{Place, ReleaseAnswer, ShutdownReport};
 use crate::error::{BackendErrorKind, LockError};
@@ -134,7 +135,7 @@ pub(super) struct Core {
     settings: Settings,
     clock: ServerClock,
     /// Why there is no connection, if one was tried for.
-    connect_error: Option<redis::RedisError>,
+    connect_trouble: Option<Trouble>,
     /// Which of the connections for commands are up.
     links: Vec<bool>,
     /// Of the same.
@@ -159,7 +160,7 @@ impl Core {
                 .collect(),
             settings,
             clock: ServerClock::default(),
-            connect_error: None,
+            connect_trouble: None,
             listening: false,
             wants_inbox: false,
             entries: HashMap::default(),
@@ -283,7 +284,7 @@ impl Core {
         if !up {
             return;
         }
-        self.connect_error = None;
+        self.connect_trouble = None;
         self.served(link);
         let (mut waiting, mut rest) = (Vec::new(), Vec::new());
         for (token, entry) in &self.entries {
@@ -314,8 +315,8 @@ impl Core {
     }
 
     /// No connection could be made: callers who are still waiting for one are told why.
-    pub(super) fn connect_failed(&mut self, error: redis::RedisError) {
-        self.connect_error = Some(error);
+    pub(super) fn connect_failed(&mut self, trouble: Trouble) {
+        self.connect_trouble = Some(trouble);
     }
 
     /// The inbox was confirmed, or is lost. While it is down nobody can tell us, so we ask; when it

@@ -5,8 +5,11 @@
 //! not spent on that. Whatever the server says to a request closes it, also a no: only silence, and
 //! a server that can't serve now, are an outage.
 
+use std::borrow::Cow;
+
 use super::{Core, Entry};
 use crate::backend::server::reply::Failure;
+use crate::backend::server::reply::failure::broken;
 use crate::time::Instant;
 use crate::token::Token;
 
@@ -36,6 +39,25 @@ impl Core {
     pub(super) fn outage(&self, link: usize) -> Option<Failure> {
         let open = self.breakers[link].open.as_ref();
         open.map(|outage| outage.failure.clone())
+    }
+
+    /// The same in a few words, for those who run the service.
+    pub(in crate::backend::server) fn cause_of_outage(&self) -> Cow<'static, str> {
+        let open = self
+            .breakers
+            .iter()
+            .find_map(|breaker| breaker.open.as_ref());
+        match open.map(|outage| &outage.failure) {
+            Some(Failure::Unknown(None)) => "no answer".into(),
+            Some(Failure::NotNow(_, error) | Failure::Final(_, error)) => {
+                error.code().unwrap_or("not serving").to_owned().into()
+            }
+            Some(Failure::Unknown(Some(error))) => broken(error),
+            Some(Failure::NotSent | Failure::NoScript) | None => match &self.connect_trouble {
+                Some(trouble) => trouble.cause.clone(),
+                None => "no connection yet".into(),
+            },
+        }
     }
 
     /// Nothing is served over this connection, or it can't be had.
@@ -93,7 +115,7 @@ impl Core {
             self.schedule(token);
         } else {
             let failure = outage.failure.clone();
-            let error = self.waiter_error(token, Some(&failure));
+            let error = self.waiter_error(now, token, Some(&failure));
             self.leave(now, token, Err(error.into()));
         }
     }

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use tokio::sync::oneshot;
 
+use super::failing::{Progress, Stage};
 use super::{Core, Due, Entry, Open, retry_in};
 use crate::backend::server::call::{Ask, Body, Call, Request};
 use crate::backend::server::reply::{Acquired, Crowd, Failure};
@@ -127,6 +128,21 @@ impl Waiter {
         self.attempts += 1;
     }
 
+    fn progress(&self, now: Instant) -> Progress<'_> {
+        let (stage, end) = match (self.claim, self.queued) {
+            (Some(_), _) => (Stage::Confirming, self.give_up),
+            (None, Some(_)) => (Stage::Queued, self.give_up),
+            (None, None) => (Stage::Asking, self.patience),
+        };
+        Progress {
+            doing: "acquiring",
+            gate: &self.request.resource.gate,
+            stage,
+            elapsed: now.since(self.since),
+            limit: (end != Instant::FAR).then(|| end.since(self.since)),
+        }
+    }
+
     fn refusal(&self, kind: RefusalKind) -> Refusal {
         let crowd = self.crowd;
         Refusal::new(kind)
@@ -153,7 +169,7 @@ impl Core {
         }
         // Time to answer: what a caller is kept waiting when there is no server. Time to connect
         // before, if that is under way for the first time, or for who has time.
-        let first = self.clock.ms(now).is_none() && self.connect_error.is_none();
+        let first = self.clock.ms(now).is_none() && self.connect_trouble.is_none();
         let connect = if first || request.terms.wait == Wait::Unbounded {
             self.settings.connect_timeout
         } else {
@@ -350,7 +366,7 @@ impl Core {
                 waiter.unsure = true;
                 waiter.retry_later(now, token);
             }
-            Failure::NotNow(_) => {
+            Failure::NotNow(..) => {
                 waiter.open.answered();
                 waiter.retry_later(now, token);
             }
@@ -361,7 +377,7 @@ impl Core {
             }
             Failure::Final(..) => {
                 waiter.open.answered();
-                let error = self.waiter_error(token, Some(&failure));
+                let error = self.waiter_error(now, token, Some(&failure));
                 self.leave(now, token, Err(error.into()));
                 return;
             }
@@ -380,7 +396,7 @@ impl Core {
                 self.refuse(now, token, RefusalKind::WaitedTooLong);
             } else {
                 let failure = self.outage(self.link_of(tag)).unwrap_or(Failure::NotSent);
-                let error = self.waiter_error(token, Some(&failure));
+                let error = self.waiter_error(now, token, Some(&failure));
                 self.leave(now, token, Err(error.into()));
             }
         } else if !waiter.is_queued() && now >= waiter.patience {
@@ -389,7 +405,7 @@ impl Core {
                 .take()
                 .or(waiter.in_flight.then_some(Failure::Unknown(None)));
             let link = waiter.request.resource.tag.index() % self.links.len();
-            let error = self.waiter_error(token, trouble.as_ref());
+            let error = self.waiter_error(now, token, trouble.as_ref());
             self.leave(now, token, Err(error.into()));
             self.overran(now, link, trouble);
         } else if now >= waiter.retry_at {
@@ -434,13 +450,18 @@ impl Core {
             redis::ErrorKind::UnexpectedReturnType,
             "refused by our own script",
         ));
-        let error = self.waiter_error(token, Some(&Failure::Final(kind, source)));
+        let error = self.waiter_error(now, token, Some(&Failure::Final(kind, source)));
         self.leave(now, token, Err(error.into()));
     }
 
-    pub(super) fn waiter_error(&self, token: Token, failure: Option<&Failure>) -> BackendError {
+    pub(super) fn waiter_error(
+        &self,
+        now: Instant,
+        token: Token,
+        failure: Option<&Failure>,
+    ) -> BackendError {
         match self.entries.get(&token) {
-            Some(Entry::Waiting(waiter)) => self.failure(&waiter.request, "acquiring", failure),
+            Some(Entry::Waiting(waiter)) => self.failure(&waiter.progress(now), failure),
             _ => BackendError::background_ended(),
         }
     }

@@ -12,4 +12,4 @@ mod property;
 mod rig;
 
 #[path = "../../../../tests/support/mod.rs"]
-mod support;
+pub(in crate::backend::server) mod support;

@@ -1,6 +1,7 @@
 //! The decisions of a handle, with any event after any other and the clock in hand.
 
 mod ending;
+mod failing;
 mod granting;
 mod holding;
 mod outage;

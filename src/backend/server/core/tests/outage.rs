@@ -97,7 +97,7 @@ fn any_word_of_a_server_that_serves_ends_the_outage() {
 
 #[test]
 fn what_is_no_service_does_not_end_an_outage() {
-    let loading = Failure::NotNow(broken());
+    let loading = Failure::NotNow(BackendErrorKind::NotServing, broken());
     for failure in [Failure::NotSent, Failure::Unknown(None), loading] {
         let mut desk = Desk::new();
         outage(&mut desk);

@@ -1,0 +1,140 @@
+//! What a failure's text says of its cause, and of what to do about it.
+
+use std::borrow::Cow;
+
+use redis::RedisError;
+
+use super::reply::failure::{Trouble, broken};
+use crate::error::BackendErrorKind;
+
+/// Of a server that could not be connected to; `None` while the first attempt is under way.
+pub(super) fn on_connecting(trouble: Option<&Trouble>) -> Cow<'static, str> {
+    let Some(Trouble { kind, cause, error }) = trouble else {
+        return "there is no connection to the server yet; check that it runs, and that its address \
+                and the network are right"
+            .into();
+    };
+    match kind {
+        BackendErrorKind::Unreachable => format!(
+            "there is no connection to the server ({cause}); check that it runs, and that its \
+             address and the network are right"
+        )
+        .into(),
+        BackendErrorKind::Unauthenticated => {
+            format!("the server refuses the credentials ({cause}); check user and password").into()
+        }
+        _ if cause == "database refused" => {
+            "the server does not have the database that the address names; take another number, or \
+             none"
+                .into()
+        }
+        _ => on_answer(*kind, Some(error)),
+    }
+}
+
+/// Of a connection that broke while an answer was waited for.
+pub(super) fn on_break(error: &RedisError) -> Cow<'static, str> {
+    let cause = broken(error);
+    format!(
+        "the connection broke ({cause}), and the request may have run; see whether the server was \
+         restarted"
+    )
+    .into()
+}
+
+/// Of an answer that did not come.
+pub(super) const ON_SILENCE: &str = "no answer came, and the request may have run; the server is \
+                                     slow, or the path to it is broken";
+
+/// Of an error that a server answered with, or of an answer that is none.
+pub(super) fn on_answer(kind: BackendErrorKind, error: Option<&RedisError>) -> Cow<'static, str> {
+    let code = error.and_then(RedisError::code).unwrap_or_default();
+    let text = match (kind, code) {
+        (BackendErrorKind::ServerBusy, _) => {
+            "the server is busy with a script that runs for too long (BUSY); end it by SCRIPT KILL"
+        }
+        (BackendErrorKind::NotServing, "LOADING") => {
+            "the server loads its data (LOADING); wait until it has"
+        }
+        (BackendErrorKind::NotServing, "READONLY") => {
+            "the server is a replica (READONLY); unless a failover is under way, name the master's \
+             address"
+        }
+        (BackendErrorKind::NotServing, "MASTERDOWN") => {
+            "the server is a replica that has lost its master (MASTERDOWN); unless a failover is \
+             under way, name the master's address"
+        }
+        (BackendErrorKind::NotServing, "ERR") => {
+            "the server takes no more clients; raise its maxclients, or let fewer connect"
+        }
+        (BackendErrorKind::NotServing, code) => {
+            return format!("the server can't serve now ({code}); see its log").into();
+        }
+        (BackendErrorKind::Refused, "OOM") => {
+            "the server is out of memory (OOM); raise its maxmemory, or let it hold less"
+        }
+        (BackendErrorKind::Refused, "NOREPLICAS") => {
+            "the server has too few replicas in reach (NOREPLICAS); see its min-replicas-to-write"
+        }
+        (BackendErrorKind::Refused, "MISCONF") => {
+            "the server can't persist its data and takes no writes (MISCONF); see its log"
+        }
+        (BackendErrorKind::Refused, _) => "the server declined; see its log",
+        (BackendErrorKind::Unauthenticated, "NOAUTH") => {
+            "the server wants credentials (NOAUTH); name user and password in its address"
+        }
+        (BackendErrorKind::Unauthenticated, _) => {
+            "the server refuses the credentials; check user and password"
+        }
+        (BackendErrorKind::NotPermitted, _) => return missing_right(error).into(),
+        (BackendErrorKind::ForeignData, _) => {
+            "something else lives under this key (WRONGTYPE); choose another name or prefix, or \
+             remove it"
+        }
+        (BackendErrorKind::Unsupported, "ERR") => {
+            "the server does not know a command that is needed; is it Redis 6.2 or later, or Valkey, \
+             with no command renamed?"
+        }
+        (BackendErrorKind::Unsupported, code) => {
+            return format!(
+                "the server is a node of a cluster ({code}), which is not supported; name a server \
+                 that is none"
+            )
+            .into();
+        }
+        (BackendErrorKind::Incompatible, _) => {
+            "a process with a later release of this crate uses this gate; let all run releases that \
+             follow each other"
+        }
+        (
+            BackendErrorKind::Protocol | BackendErrorKind::TimedOut | BackendErrorKind::Unreachable,
+            _,
+        ) => {
+            "the server answered what none of our scripts answers; is it Redis 6.2 or later, or \
+             Valkey?"
+        }
+    };
+    text.into()
+}
+
+/// Which right the server's user lacks, as far as the server says: some name the command.
+fn missing_right(error: Option<&RedisError>) -> String {
+    let details = error.and_then(RedisError::detail).unwrap_or_default();
+    let missing = match denied_command(details) {
+        Some(command) => format!("run `{command}` (NOPERM): `+{command}` is missing"),
+        None if details.contains("channel") => {
+            "use a channel (NOPERM): `&<prefix>:inbox:*` is missing".to_owned()
+        }
+        None if details.contains(" key") => "use these keys (NOPERM): `~` is missing".to_owned(),
+        None => "do this (NOPERM): a right is missing".to_owned(),
+    };
+    format!("the server's user may not {missing}; see the ACL in SECURITY.md")
+}
+
+/// The command in "no permissions to run the 'script|load' command".
+pub(super) fn denied_command(details: &str) -> Option<&str> {
+    let (_, rest) = details.split_once("to run the '")?;
+    let (command, _) = rest.split_once('\'')?;
+    let plain = |byte: u8| byte.is_ascii_lowercase() || byte == b'|';
+    (!command.is_empty() && command.bytes().all(plain)).then_some(command)
+}
