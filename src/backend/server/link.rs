@@ -6,7 +6,7 @@ use std::time::Duration;
 use redis::aio::MultiplexedConnection;
 use redis::{
     AsyncConnectionConfig, Client, Cmd, ConnectionInfo, ErrorKind, IntoConnectionInfo, Pipeline,
-    RedisError, ServerError, ServerErrorKind, Value,
+    RedisError, ServerError, Value, make_extension_error,
 };
 use tokio::time::timeout;
 
@@ -109,8 +109,8 @@ pub(super) async fn connect(
         serves(answer.clone())?;
     }
     if answers.get(2).is_some_and(is_replica) {
-        let replica = "a replica, which can't be written to; name the master";
-        return Err((ErrorKind::Server(ServerErrorKind::ReadOnly), replica).into());
+        let replica = "You can't write against a read only replica.".to_owned();
+        return Err(make_extension_error("READONLY".to_owned(), Some(replica)));
     }
     Ok(Fresh {
         connection,
