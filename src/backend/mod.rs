@@ -53,6 +53,11 @@ pub(crate) trait Place: fmt::Debug + Send + Sync {
         None
     }
 
+    /// Lets a lease out that was only counted; false if [`release`](Self::release) has to.
+    fn count_out(&self) -> bool {
+        false
+    }
+
     /// Gives up an acquire whose future was dropped.
     fn cancel(&self, token: Token);
 

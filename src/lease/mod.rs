@@ -143,6 +143,15 @@ impl Lease {
         }
     }
 
+    #[inline(never)]
+    fn give_back(&self) {
+        if let Some(place) = &self.place
+            && let Some(token) = self.finish()
+        {
+            place.release(token, None);
+        }
+    }
+
     pub(crate) fn release(mut self) -> Releasing {
         let (sender, receiver) = oneshot::channel();
         match (self.place.take(), self.finish()) {
@@ -166,14 +175,6 @@ impl fmt::Debug for Lease {
     }
 }
 
-/// Gives a lease back that is shared, unless it is known to be lost.
-#[inline(never)]
-fn end(place: &Arc<dyn Place>, state: &LeaseState) {
-    if state.finish() {
-        place.release(state.token(), None);
-    }
-}
-
 impl Drop for Lease {
     /// Gives it back in memory, or queues the release with the background thread: without blocking,
     /// spawning or a runtime, also while panicking. If the server is away it is repeated until the
@@ -181,10 +182,10 @@ impl Drop for Lease {
     #[inline]
     fn drop(&mut self) {
         let Some(place) = &self.place else { return };
-        // Not asked as others would: most have no state, and that is all that is looked at.
-        match self.state.get_mut() {
-            None => place.release(Token::local(self.mark, self.fence.get()), None),
-            Some(state) => end(place, state),
+        // First what most are, for which no token is put together.
+        let counted = self.mark & COUNTED != 0 && self.state.get_mut().is_none();
+        if !counted || !place.count_out() {
+            self.give_back();
         }
     }
 }

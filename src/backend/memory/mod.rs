@@ -193,6 +193,10 @@ impl Place for MemoryPlace {
         Some(FencingToken::new(fence))
     }
 
+    fn count_out(&self) -> bool {
+        self.site.turnstile().leave()
+    }
+
     fn cancel(&self, ticket: Token) {
         self.site
             .change(&self.memory, |ledger, news| ledger.leave(ticket, news));
