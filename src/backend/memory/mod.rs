@@ -203,31 +203,11 @@ impl Place for MemoryPlace {
     }
 
     fn release(&self, token: Token, answer: Option<oneshot::Sender<ReleaseAnswer>>) {
-        let left = Lease::counted_ttl(token).is_some() && self.site.turnstile().leave();
-        if !left || answer.is_some() {
-            self.release_slowly(token, left, answer);
-        }
-    }
-
-    fn state(&self, token: Token, fence: FencingToken) -> Arc<LeaseState> {
-        let state = self.site.change(&self.memory, |ledger, _| {
-            ledger.state(&self.memory.clock, token)
-        });
-        state.unwrap_or_else(|reason| LeaseState::over(token, fence, reason))
-    }
-}
-
-impl MemoryPlace {
-    /// The part of a release that few have. Apart, so that the others need not make room for it.
-    #[inline(never)]
-    fn release_slowly(
-        &self,
-        token: Token,
-        left: bool,
-        answer: Option<oneshot::Sender<ReleaseAnswer>>,
-    ) {
+        // Who wants no answer has tried to be counted out.
+        let counted_out =
+            answer.is_some() && Lease::counted_ttl(token).is_some() && self.count_out();
         // What is due is settled first, so what is found has not run out.
-        let found = left
+        let found = counted_out
             || self
                 .site
                 .change(&self.memory, |ledger, news| ledger.release(token, news));
@@ -237,6 +217,13 @@ impl MemoryPlace {
             true => Ok(Release::Released),
             false => Ok(Release::NoLongerHeld),
         });
+    }
+
+    fn state(&self, token: Token, fence: FencingToken) -> Arc<LeaseState> {
+        let state = self.site.change(&self.memory, |ledger, _| {
+            ledger.state(&self.memory.clock, token)
+        });
+        state.unwrap_or_else(|reason| LeaseState::over(token, fence, reason))
     }
 }
 
