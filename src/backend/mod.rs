@@ -47,6 +47,17 @@ pub(crate) trait Place: fmt::Debug + Send + Sync {
     /// Starts an acquire; `myself` is this place, for what outlives the call.
     fn acquire(&self, myself: &Arc<dyn Place>, terms: &Terms) -> Acquire;
 
+    /// Lets in a lease of one permit that is renewed until it is released, if it is enough to count
+    /// it: gives its fence, for [`Lease::counted`]. Else [`acquire`](Self::acquire) has to decide.
+    fn count_in(&self, _limit: u32, _ttl: Ttl) -> Option<FencingToken> {
+        None
+    }
+
+    /// Lets a lease out that was only counted; false if [`release`](Self::release) has to.
+    fn count_out(&self) -> bool {
+        false
+    }
+
     /// Gives up an acquire whose future was dropped.
     fn cancel(&self, token: Token);
 
@@ -85,6 +96,11 @@ impl Terms {
         self.mode
             .longest(ttl)
             .map_or(ttl, |longest| longest.min(ttl))
+    }
+
+    /// Whether it is enough to count such leases: each is as long as its owner likes.
+    pub(crate) fn only_count(&self) -> bool {
+        self.weight == 1 && self.mode == LeaseMode::Renewed
     }
 
     /// The first part of a pushed grant: the whole lease where that is shorter.
@@ -131,13 +147,22 @@ pub(crate) enum Acquire {
     Ended,
 }
 
+impl Acquire {
+    /// Waits until it is [`Ready`](Self::Ready), or has ended.
+    pub(crate) fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        if let Self::Waiting(waiting) = self {
+            let answer = ready!(Pin::new(waiting).poll(cx));
+            *self = Self::Ready(answer);
+        }
+        Poll::Ready(())
+    }
+}
+
 impl Future for Acquire {
     type Output = Result<Lease, LockError>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        if let Self::Waiting(waiting) = &mut *self {
-            return Pin::new(waiting).poll(cx);
-        }
+        ready!(self.poll_ready(cx));
         match std::mem::replace(&mut *self, Self::Ended) {
             Self::Ready(answer) => Poll::Ready(answer),
             Self::Waiting(_) | Self::Ended => panic!("polled after it has ended"),

@@ -91,7 +91,7 @@ impl Core {
             unsure: false,
             timer,
         };
-        self.entries.insert(token, Entry::Ending(ending));
+        self.entries.insert(token, Entry::Ending(Box::new(ending)));
         self.send_end(now, token);
         self.schedule(token);
     }

@@ -88,12 +88,12 @@ pub(super) enum Channel {
     Leave(Box<str>),
 }
 
-/// What is to be done with a token.
+/// What is to be done with a token. Behind boxes, since a table has more room than entries.
 #[derive(Debug)]
 enum Entry {
     Waiting(Box<Waiter>),
-    Holding(Holder),
-    Ending(Ending),
+    Holding(Box<Holder>),
+    Ending(Box<Ending>),
 }
 
 impl Entry {

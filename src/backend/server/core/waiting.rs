@@ -17,7 +17,7 @@ use crate::token::{FencingToken, Token};
 
 /// A clock estimate that is off is mended by the answer that says so; more often than this it is no
 /// estimate's fault.
-const MAX_LATE: u32 = 3;
+const MAX_LATE: u8 = 3;
 
 #[derive(Debug)]
 pub(super) struct Waiter {
@@ -50,8 +50,9 @@ pub(super) struct Waiter {
     unsure: bool,
     pub(super) retry_at: Instant,
     attempts: u32,
-    late: u32,
-    trouble: Option<Failure>,
+    late: u8,
+    /// Few have any, so it takes no room in the others.
+    trouble: Option<Box<Failure>>,
     pub(super) timer: Instant,
 }
 
@@ -346,7 +347,7 @@ impl Core {
                     self.ask(now, token);
                 } else {
                     waiter.late = 0;
-                    waiter.trouble = Some(Failure::Unknown(None));
+                    waiter.trouble = Some(Box::new(Failure::Unknown(None)));
                     waiter.retry_later(now, token);
                 }
             }
@@ -382,7 +383,7 @@ impl Core {
                 return;
             }
         }
-        waiter.trouble = Some(failure);
+        waiter.trouble = Some(Box::new(failure));
     }
 
     /// The waiter's timer fired.
@@ -403,11 +404,11 @@ impl Core {
             let trouble = waiter
                 .trouble
                 .take()
-                .or(waiter.in_flight.then_some(Failure::Unknown(None)));
+                .or_else(|| waiter.in_flight.then(|| Box::new(Failure::Unknown(None))));
             let link = waiter.request.resource.tag.index() % self.links.len();
-            let error = self.waiter_error(now, token, trouble.as_ref());
+            let error = self.waiter_error(now, token, trouble.as_deref());
             self.leave(now, token, Err(error.into()));
-            self.overran(now, link, trouble);
+            self.overran(now, link, trouble.map(|trouble| *trouble));
         } else if now >= waiter.retry_at {
             waiter.retry_at = Instant::FAR;
             if waiter.claim.is_some() {
