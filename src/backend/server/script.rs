@@ -39,6 +39,7 @@ const BASICS: &str = concat!(
     include_str!("../../lua/lib/lifetime.lua"),
     include_str!("../../lua/lib/clock.lua"),
     include_str!("../../lua/lib/record.lua"),
+    include_str!("../../lua/lib/instance.lua"),
 );
 const ROSTER: &str = include_str!("../../lua/lib/roster.lua");
 const STRING_HOLDERS: &str = include_str!("../../lua/lib/string_holders.lua");
@@ -58,7 +59,16 @@ const fn quick(kind: Kind, verb: Verb) -> &'static str {
         (Kind::Mutex, Verb::End) => include_str!("../../lua/quick/string_end.lua"),
         (Kind::Semaphore, Verb::Acquire) => include_str!("../../lua/quick/zset_acquire.lua"),
         (Kind::Semaphore, Verb::End) => include_str!("../../lua/quick/zset_end.lua"),
-        (Kind::Exact, _) | (_, Verb::Renew) => "",
+        (Kind::Exact, Verb::End) => include_str!("../../lua/quick/exact_end.lua"),
+        (Kind::Exact, Verb::Acquire) | (_, Verb::Renew) => "",
+    }
+}
+
+/// What answers in front of all else, and needs nothing of it.
+const fn quickest(kind: Kind, verb: Verb) -> &'static str {
+    match (kind, verb) {
+        (Kind::Mutex, Verb::End) => include_str!("../../lua/quick/string_release.lua"),
+        (_, Verb::Acquire | Verb::End | Verb::Renew) => "",
     }
 }
 
@@ -74,9 +84,10 @@ impl Script {
         let (place, setting, holders) = match kind {
             Kind::Mutex => ("mutex", FENCED, STRING_HOLDERS),
             Kind::Exact => ("exact", UNFENCED, STRING_HOLDERS),
-            Kind::Semaphore => ("semaphore", "", ZSET_HOLDERS),
+            Kind::Semaphore => ("semaphore", UNFENCED, ZSET_HOLDERS),
         };
         let code = [
+            quickest(kind, verb),
             now,
             BASICS,
             quick(kind, verb),
