@@ -28,10 +28,9 @@ if mine and not state then
   return {INCOMPATIBLE, gate.us, gate_stamp(gate), 0}
 end
 
--- What a quick way has begun.
-gate.dropped = cleared
 local status = GONE
 if released then
+  -- By a quick way, which got no further.
   status = RELEASED
 elseif holders_hold(gate, token) then
   holders_remove(gate, token, weight or 1)

@@ -1,2 +1,2 @@
--- An exact key's end has no quick way, which would have begun something: a release, and the clearing of a place.
-local released, cleared = false, 0
+-- An exact key's end has no quick way, which would have begun something: whether it has released.
+local released = false

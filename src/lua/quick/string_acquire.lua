@@ -12,7 +12,7 @@ if there == 0 or there == 1 and redis.call("EXISTS", KEYS[4]) == 1 and not redis
     end
     return {0, text, drawn, drawn, ARGV[2]}
   end
-elseif there > 1 then
+elseif there > 0 then
   -- Here: another holds, by its value, and the caller is new, and waits at the end of a queue that has room.
   local wait_ms, max_waiters = string.match(ARGV[4], "^1 1 ([1-9]%d*) (%d+) 0 1$")
   local value = wait_ms and redis.call("GET", KEYS[1])

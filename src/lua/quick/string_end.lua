@@ -1,6 +1,6 @@
 -- The quick ways of lease/end for a mutex that others want: its holder releases it, and nobody waits any more, or the one who waits
 -- first lives, listens, and is no suspect. What they do not answer, the whole script does, which goes on from what they began.
-local released, cleared = false, 0
+local released = false
 if mine then
   local place = redis.call("ZRANGE", KEYS[2], "0", "0", "WITHSCORES")
   local waiter = place[1]
@@ -39,15 +39,12 @@ if mine then
         end
         return 0
       end
-      -- Undone, but for the release. Whoever can't hear has its place no longer.
+      -- Undone, but for the release. Who can't hear is not alive, which clears its places.
       released = true
       redis.call("DEL", KEYS[1])
       redis.call("HDEL", KEYS[3], "S")
       if heard == 0 then
-        cleared = 1
         redis.call("ZREM", KEYS[4], instance)
-        redis.call("ZREM", KEYS[2], waiter)
-        redis.call("HDEL", KEYS[3], waiter)
       end
     end
   end

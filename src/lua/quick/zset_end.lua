@@ -1,5 +1,5 @@
 -- The quick way of lease/end for a semaphore: one of its holders releases what it holds, and nobody waits.
-local released, cleared = false, 0
+local released = false
 if ARGV[2] == "0" and redis.call("EXISTS", KEYS[2]) == 0 then
   local fields = redis.call("HMGET", KEYS[3], "S", ARGV[1])
   local weight = fields[1] and fields[2] and string.match(fields[2], "^1[ch] (%d+) %d+ %d+ %d+")

@@ -217,6 +217,7 @@ fn scripts_touch_no_key_but_those_they_are_given() {
         "gate.queue",
         "gate.records",
         "gate.roster",
+        "gate.clock",
         "key",
         "unpack(mains",
         "unpack(records",

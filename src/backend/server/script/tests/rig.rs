@@ -88,9 +88,9 @@ pub(super) const TRY: Ask = Ask {
     pushed: true,
 };
 
-/// Asks for the only permit, and waits for it.
+/// Asks for the only permit, and waits for it: as long as one does that has no deadline of its own.
 pub(super) const WAIT: Ask = Ask {
-    wait_ms: 3_600_000,
+    wait_ms: 86_400_000,
     ..TRY
 };
 
