@@ -34,10 +34,14 @@ impl Verb {
 
 /// The parts in front of a script's body. Each uses functions of those before it only.
 const NOW: &str = include_str!("../../lua/lib/now.lua");
-const BASICS: &str = concat!(
+/// All that the quickest way needs.
+const DRAWING: &str = concat!(
     include_str!("../../lua/lib/number.lua"),
     include_str!("../../lua/lib/lifetime.lua"),
     include_str!("../../lua/lib/clock.lua"),
+);
+const BASICS: &str = concat!(
+    include_str!("../../lua/lib/keep.lua"),
     include_str!("../../lua/lib/record.lua"),
     include_str!("../../lua/lib/instance.lua"),
 );
@@ -64,11 +68,12 @@ const fn quick(kind: Kind, verb: Verb) -> &'static str {
     }
 }
 
-/// What answers in front of all else, and needs nothing of it.
+/// What answers where nobody else wants a mutex, in front of all that it needs nothing of.
 const fn quickest(kind: Kind, verb: Verb) -> &'static str {
     match (kind, verb) {
+        (Kind::Mutex, Verb::Acquire) => include_str!("../../lua/quick/string_take.lua"),
         (Kind::Mutex, Verb::End) => include_str!("../../lua/quick/string_release.lua"),
-        (_, Verb::Acquire | Verb::End | Verb::Renew) => "",
+        (Kind::Exact | Kind::Semaphore, _) | (_, Verb::Renew) => "",
     }
 }
 
@@ -86,9 +91,15 @@ impl Script {
             Kind::Exact => ("exact", UNFENCED, STRING_HOLDERS),
             Kind::Semaphore => ("semaphore", UNFENCED, ZSET_HOLDERS),
         };
+        let (released, taken) = match verb {
+            Verb::End => (quickest(kind, verb), ""),
+            Verb::Acquire | Verb::Renew => ("", quickest(kind, verb)),
+        };
         let code = [
-            quickest(kind, verb),
+            released,
             now,
+            DRAWING,
+            taken,
             BASICS,
             quick(kind, verb),
             ROSTER,

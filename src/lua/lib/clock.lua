@@ -1,8 +1,12 @@
 -- The clock of a hash tag: a STRING with the greatest number that was drawn under it. Tickets and fences are drawn from it, and
 -- rise strictly over all gates of the tag: by the time, also where that is set back, and after a loss of data.
 
-local function clock_read(clock)
-  return tonumber(redis.call("GET", clock)) or 0
+-- How long the clock is kept for a lease of that many ms, both as text.
+local function keep_for(lease_ms)
+  if #lease_ms > #KEEP or #lease_ms == #KEEP and lease_ms > KEEP then
+    return lease_ms
+  end
+  return KEEP
 end
 
 -- Draws the next number, at the time `text`; all as text. It is remembered for `keep_ms`. Returns nil where the server refuses:

@@ -1,5 +1,10 @@
 -- One gate as a script sees it: its keys, its tag's clock, its holders.
 
+-- The number drawn last under the tag.
+local function clock_read(clock)
+  return tonumber(redis.call("GET", clock)) or 0
+end
+
 -- Reads what every operation needs, and so checks every key's type: a foreign value under one of
 -- them ends the script here, before anything is written. Returns the gate and the record of
 -- `token`, false if there is none.

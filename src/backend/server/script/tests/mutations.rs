@@ -388,7 +388,7 @@ const MUTATIONS: &[Mutation] = &[
                 "local fresh, text = gate.us, gate.text",
             ),
             (
-                "text <= ARGV[3]\n      and clock_draw(KEYS[5], text, KEEP)",
+                "text <= ARGV[3]\n    and clock_draw(KEYS[5], text, KEEP)",
                 "text <= ARGV[3] and text",
             ),
         ],
@@ -549,7 +549,7 @@ const MUTATIONS: &[Mutation] = &[
     Mutation {
         name: "the quick way out asks for no owner",
         changes: &[(
-            "string.sub(value, 1, #ARGV[1] + 1) == ARGV[1] .. \" \"",
+            "string.find(value, ARGV[1] .. \" \", 1, true) == 1",
             "true",
         )],
         found_by: &["a_stranger_cannot_release"],
@@ -738,12 +738,12 @@ const MUTATIONS: &[Mutation] = &[
     },
     Mutation {
         name: "the quick way into the queue leaves it without TTL",
-        changes: &[("      keep(KEYS[2], KEEP_MS)\n", "")],
+        changes: &[("    keep(KEYS[2], KEEP_MS)\n", "")],
         found_by: &["a_release_hands_on_to_the_next_in_line"],
     },
     Mutation {
         name: "the quick way into the queue leaves records without TTL",
-        changes: &[("        keep(KEYS[3], keep_for(ARGV[2]) + 0)\n", "")],
+        changes: &[("      keep(KEYS[3], keep_for(ARGV[2]) + 0)\n", "")],
         found_by: &["a_wait_past_its_deadline_is_passed_over"],
     },
     Mutation {
