@@ -82,7 +82,9 @@ impl Words {
         for word in &mut self.0 {
             if *word == own {
                 token.clone_into(word);
-            } else if word.len() == NEVER_LATE.len() && word.bytes().all(|byte| byte.is_ascii_digit()) {
+            } else if word.len() == NEVER_LATE.len()
+                && word.bytes().all(|byte| byte.is_ascii_digit())
+            {
                 NEVER_LATE.clone_into(word);
             }
         }

@@ -3,7 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::super::{
-    BASICS, DRAWING, HAND_OFF, NOW, ROSTER, STRING_HOLDERS, Script, Verb, ZSET_HOLDERS, quick, quickest,
+    BASICS, DRAWING, HAND_OFF, NOW, ROSTER, STRING_HOLDERS, Script, Verb, ZSET_HOLDERS, quick,
+    quickest,
 };
 use super::support::Server;
 use crate::backend::server::call::LONGEST_WAIT;
@@ -12,7 +13,15 @@ use crate::key::Kind;
 use crate::time::CLAIM;
 use crate::token::Instance;
 
-const PARTS: [&str; 7] = [NOW, DRAWING, BASICS, ROSTER, STRING_HOLDERS, ZSET_HOLDERS, HAND_OFF];
+const PARTS: [&str; 7] = [
+    NOW,
+    DRAWING,
+    BASICS,
+    ROSTER,
+    STRING_HOLDERS,
+    ZSET_HOLDERS,
+    HAND_OFF,
+];
 
 /// The first comment of a file, without its dashes.
 fn header(body: &str) -> Vec<&str> {

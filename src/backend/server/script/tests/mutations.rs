@@ -548,10 +548,7 @@ const MUTATIONS: &[Mutation] = &[
     },
     Mutation {
         name: "the quick way out asks for no owner",
-        changes: &[(
-            "string.find(value, ARGV[1] .. \" \", 1, true) == 1",
-            "true",
-        )],
+        changes: &[("string.find(value, ARGV[1] .. \" \", 1, true) == 1", "true")],
         found_by: &["a_stranger_cannot_release"],
     },
     Mutation {
