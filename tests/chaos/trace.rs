@@ -149,7 +149,7 @@ impl Trace {
             return;
         }
         if let Some((gate, fence, token)) = self.unsure.take() {
-            // A claim is recorded next, by the same script; a whole lease is not.
+            // A claim is named in the records next, by the same script; a whole lease is not.
             let pushed =
                 matches!(words.as_slice(), ["HSET", _, "S", holder, ..] if *holder == token);
             self.grant(&gate, fence, &token, pushed, now);
@@ -198,11 +198,11 @@ impl Trace {
                 }
             }
             ["HSET", key, .., token, record]
-                if record.starts_with("1h") || record.starts_with("1c") =>
+                if record.starts_with("1h ") || record.starts_with("1c ") =>
             {
                 let fence = record.rsplit(' ').next().map_or(0, number);
                 if let Some(gate) = gate_of(key, 'r') {
-                    self.grant(&gate, fence, token, record.starts_with("1c"), now);
+                    self.grant(&gate, fence, token, record.starts_with("1c "), now);
                 }
             }
             _ => {}
@@ -528,6 +528,24 @@ mod tests {
                 }
             ]
         );
+    }
+
+    #[test]
+    fn a_push_is_told_by_the_name_in_the_records_alone() {
+        // One whose name looks like the beginning of a record.
+        let hand_over = [
+            "ZADD p:{t}:mq:a 10 1cAAAAAAAAAA-1",
+            ENTER_TWO,
+            "SET p:{t}:m:a 1cAAAAAAAAAA-1_30 PX 300",
+            "HSET p:{t}:mr:a S 1cAAAAAAAAAA-1",
+            "ZREM p:{t}:mq:a 1cAAAAAAAAAA-1",
+            GRANT_TWO,
+            "HSET p:{t}:mr:a S TWO",
+        ];
+        let trace = trace(true, &hand_over);
+        assert!(trace.problems().is_empty(), "{:?}", trace.problems());
+        assert_eq!(trace.grants, 2);
+        assert_eq!(trace.served(":a").len(), 2);
     }
 
     #[test]

@@ -106,17 +106,23 @@ pub(crate) enum Push {
     Never { token: Token },
 }
 
+/// A whole number, as such or as text: a script that has it as text spares the conversion.
+fn number(value: &Value) -> Result<i64, Garbled> {
+    match value {
+        Value::Int(number) => Ok(*number),
+        Value::BulkString(digits) => std::str::from_utf8(digits)
+            .ok()
+            .filter(|digits| digits.bytes().all(|digit| digit.is_ascii_digit()))
+            .and_then(|digits| digits.parse().ok())
+            .ok_or(Garbled),
+        _ => Err(Garbled),
+    }
+}
+
 /// Numbers, and nothing else.
-fn numbers(value: &Value) -> Result<Vec<i64>, Garbled> {
+pub(crate) fn numbers(value: &Value) -> Result<Vec<i64>, Garbled> {
     let Value::Array(items) = value else {
         return Err(Garbled);
-    };
-    let number = |item: &Value| {
-        if let Value::Int(number) = item {
-            Ok(*number)
-        } else {
-            Err(Garbled)
-        }
     };
     items.iter().map(number).collect()
 }
@@ -142,8 +148,26 @@ fn crowd(more: i64, next_end: i64, foreign: i64, waiting: i64) -> Result<Crowd, 
     })
 }
 
-pub(crate) fn acquired(value: &Value) -> Result<Reply<Acquired>, Garbled> {
-    let numbers = numbers(value)?;
+/// What a quick answer leaves out of an acquire's numbers, for the lease that was asked for.
+pub(crate) fn whole_acquired(value: &Value, lease: Duration) -> Result<Vec<i64>, Garbled> {
+    if let Value::Array(_) = value {
+        return numbers(value);
+    }
+    let fence = number(value)?;
+    let left = i64::try_from(lease.as_millis()).map_err(|_| Garbled)?;
+    Ok(vec![status::HELD, fence, fence, fence, left])
+}
+
+/// What a quick answer leaves out of an end's numbers.
+pub(crate) fn whole_ended(value: &Value) -> Result<Vec<i64>, Garbled> {
+    if let Value::Array(_) = value {
+        return numbers(value);
+    }
+    Ok(vec![number(value)?, 0, 0, 0])
+}
+
+pub(crate) fn acquired(value: &Value, lease: Duration) -> Result<Reply<Acquired>, Garbled> {
+    let numbers = whole_acquired(value, lease)?;
     let [status, us, stamp, rest @ ..] = numbers.as_slice() else {
         return Err(Garbled);
     };
@@ -179,7 +203,7 @@ pub(crate) fn acquired(value: &Value) -> Result<Reply<Acquired>, Garbled> {
 }
 
 pub(crate) fn ended(value: &Value) -> Result<Reply<(Ended, bool)>, Garbled> {
-    let &[status, us, _stamp, more] = numbers(value)?.as_slice() else {
+    let &[status, us, _stamp, more] = whole_ended(value)?.as_slice() else {
         return Err(Garbled);
     };
     let outcome = match status {
@@ -271,7 +295,14 @@ mod tests {
         #[test]
         fn any_numbers_are_decoded_or_refused(numbers: Vec<i64>) {
             let value = array(&numbers);
-            let _ = (acquired(&value), ended(&value), renewed(&value));
+            let _ = (acquired(&value, Duration::ZERO), ended(&value), renewed(&value));
+        }
+
+        #[test]
+        fn any_text_is_decoded_or_refused(text: Vec<u8>) {
+            for value in [Value::BulkString(text.clone()), Value::Array(vec![Value::BulkString(text); 4])] {
+                let _ = (acquired(&value, Duration::ZERO), ended(&value), renewed(&value));
+            }
         }
 
         #[test]
@@ -279,6 +310,20 @@ mod tests {
             let instance = Instance::draw().expect("the system has randomness");
             prop_assert_eq!(push(&text, &instance), Err(Garbled));
         }
+    }
+
+    #[test]
+    fn a_quick_answer_stands_for_a_whole_one() {
+        let lease = Duration::from_secs(10);
+        let fence = 1_795_997_474_659_159;
+        let held = [status::HELD, fence, fence, fence, 10_000];
+        let quick = Value::BulkString(fence.to_string().into_bytes());
+        assert_eq!(acquired(&quick, lease), acquired(&array(&held), lease));
+        let quick = Value::Int(status::RELEASED);
+        let whole = [status::RELEASED, 0, 0, 0];
+        assert_eq!(ended(&quick), ended(&array(&whole)));
+        let no_number = Value::BulkString(b"-1".to_vec());
+        assert_eq!(acquired(&no_number, lease), Err(Garbled));
     }
 
     #[test]

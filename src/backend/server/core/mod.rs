@@ -236,7 +236,7 @@ impl Core {
         }
         match call.body {
             Body::Acquire(ask) => {
-                let result = self.decode(now, result, reply::acquired);
+                let result = self.decode(now, result, |value| reply::acquired(value, ask.lease));
                 self.acquired(now, sent, &ask, result);
             }
             Body::End(end) => {
