@@ -23,6 +23,7 @@ use std::time::Duration;
 
 use tokio::sync::oneshot;
 
+use crate::check::Report;
 use crate::error::{BackendError, LockError};
 use crate::key::Resource;
 use crate::lease::{Lease, LeaseMode, LeaseState, LostReason, Release};
@@ -36,6 +37,14 @@ pub(crate) trait Backend: fmt::Debug + Send + Sync {
 
     /// Gates of the same names in this process alone: what a layer may use in an outage.
     fn local(&self) -> &Arc<dyn Backend>;
+
+    /// Looks at the place; `exact` are keys that gates may be taken at verbatim. By default there is
+    /// nothing to find.
+    fn check(&self, exact: Vec<String>, answer: CheckAnswer) {
+        drop(exact);
+        // Who does not wait for it any more needs no answer.
+        let _ = answer.send(Ok(Report::in_memory()));
+    }
 
     /// Refuses all that is asked from here on, waits for the leases to end until the deadline, then
     /// ends them.
@@ -73,6 +82,9 @@ pub(crate) trait Place: fmt::Debug + Send + Sync {
 
 /// How a release went: whether the lease still held, or why that is not known yet.
 pub(crate) type ReleaseAnswer = Result<Release, BackendError>;
+
+/// Who is told what a look at the place found.
+pub(crate) type CheckAnswer = oneshot::Sender<Result<Report, BackendError>>;
 
 /// What one acquire asks for.
 #[derive(Debug, Clone, Copy)]

@@ -68,12 +68,7 @@ pub(super) async fn connect(
     settings: &Settings,
     probe: &str,
 ) -> Result<Fresh, RedisError> {
-    let mut connection = match origin {
-        Origin::Server(info) => {
-            open((**info).clone(), settings, AsyncConnectionConfig::new()).await?
-        }
-        Origin::Pool(pool) => detach(pool.clone(), settings.connect_timeout).await?,
-    };
+    let mut connection = bare(origin, settings).await?;
     let (greeting, scripts) = (greeting(probe), scripts());
     let mut loading = connection.clone();
     // Scripts that can't be loaded (a user without that right) are sent whole when they are needed.
@@ -117,6 +112,19 @@ pub(super) async fn connect(
         us,
         evicts: answers.get(3).and_then(evicting_policy),
     })
+}
+
+/// A connection on which nothing was said yet but who we are.
+pub(super) async fn bare(
+    origin: &Origin,
+    settings: &Settings,
+) -> Result<MultiplexedConnection, RedisError> {
+    match origin {
+        Origin::Server(info) => {
+            open((**info).clone(), settings, AsyncConnectionConfig::new()).await
+        }
+        Origin::Pool(pool) => detach(pool.clone(), settings.connect_timeout).await,
+    }
 }
 
 /// `TIME` first: it is the one answer that is needed. It is given while the server loads, too: hence

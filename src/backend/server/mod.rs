@@ -8,6 +8,7 @@
 mod advice;
 mod backoff;
 mod call;
+mod check;
 mod clock;
 mod core;
 mod driver;
@@ -25,11 +26,14 @@ use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 use tokio::sync::oneshot;
 
 use self::call::Request;
+use self::check::{Inspector, Look};
 use self::core::{Command, Core};
 use self::driver::Driver;
 pub(crate) use self::link::Origin;
 use super::local::Local;
-use super::{Acquire, Backend, Place, ReleaseAnswer, ShutdownReport, Terms, Waiting, thread};
+use super::{
+    Acquire, Backend, CheckAnswer, Place, ReleaseAnswer, ShutdownReport, Terms, Waiting, thread,
+};
 use crate::error::{BackendError, BackendErrorKind, ConfigError};
 use crate::key::{Prefix, Resource};
 use crate::token::{Instance, Token};
@@ -84,6 +88,7 @@ impl Settings {
 /// A handle's way to its background thread.
 pub(crate) struct ServerBackend {
     commands: UnboundedSender<Command>,
+    looks: UnboundedSender<Look>,
     local: Local,
 }
 
@@ -101,10 +106,21 @@ impl ServerBackend {
         };
         let instance = Instance::draw()?;
         let (commands, receiver) = unbounded_channel();
+        let (looks, ordered) = unbounded_channel();
+        let inspector = Inspector {
+            origin: origin.clone(),
+            subscriber: subscriber.clone(),
+            settings: settings.clone(),
+            prefix: prefix.clone(),
+        };
         let core = Core::new(settings.clone());
         let (driver, events) =
             Driver::new(core, origin, subscriber, settings, instance, prefix.clone());
-        thread::spawn(move || driver.run(receiver, events)).map_err(|error| {
+        let work = async move || {
+            tokio::spawn(inspector.run(ordered));
+            driver.run(receiver, events).await;
+        };
+        thread::spawn(work).map_err(|error| {
             ConfigError::new(
                 "background thread",
                 format!("it can't be started ({error})"),
@@ -112,6 +128,7 @@ impl ServerBackend {
         })?;
         Ok(Arc::new(Self {
             commands,
+            looks,
             local: Local::default(),
         }))
     }
@@ -127,6 +144,11 @@ impl Backend for ServerBackend {
 
     fn local(&self) -> &Arc<dyn Backend> {
         self.local.get()
+    }
+
+    fn check(&self, exact: Vec<String>, answer: CheckAnswer) {
+        // Fails as a shutdown's sending does.
+        let _ = self.looks.send(Look { exact, answer });
     }
 
     fn shutdown(&self, deadline: Duration, answer: oneshot::Sender<ShutdownReport>) {

@@ -208,8 +208,7 @@ impl Core {
         match self.entries.get(&token) {
             Some(Entry::Ending(ending)) => {
                 let progress = Progress {
-                    doing: "releasing",
-                    gate: &ending.request.resource.gate,
+                    doing: format!("releasing `{}`", ending.request.resource.gate),
                     stage: Stage::Asking,
                     elapsed: now.since(ending.since),
                     limit: Some(self.settings.command_timeout),

@@ -16,7 +16,7 @@
 //!    unanswered one may still run.
 
 mod ending;
-mod failing;
+pub(super) mod failing;
 mod granting;
 mod holding;
 mod outage;

@@ -129,15 +129,14 @@ impl Waiter {
         self.attempts += 1;
     }
 
-    fn progress(&self, now: Instant) -> Progress<'_> {
+    fn progress(&self, now: Instant) -> Progress {
         let (stage, end) = match (self.claim, self.queued) {
             (Some(_), _) => (Stage::Confirming, self.give_up),
             (None, Some(_)) => (Stage::Queued, self.give_up),
             (None, None) => (Stage::Asking, self.patience),
         };
         Progress {
-            doing: "acquiring",
-            gate: &self.request.resource.gate,
+            doing: format!("acquiring `{}`", self.request.resource.gate),
             stage,
             elapsed: now.since(self.since),
             limit: (end != Instant::FAR).then(|| end.since(self.since)),
