@@ -40,7 +40,11 @@ impl<'a> Info<'a> {
         let valkey = self.field("valkey_version");
         let redis = self.field("redis_version");
         Server {
-            name: valkey.map(|_| "Valkey").or(redis.map(|_| "Redis")),
+            name: match (valkey, redis) {
+                (Some(_), _) => Some("Valkey"),
+                (None, Some(_)) => Some("Redis"),
+                (None, None) => None,
+            },
             version: valkey.or(redis).map(str::to_owned),
             role: match self.field("role") {
                 Some("master") => Some(Role::Master),
