@@ -14,6 +14,7 @@ use std::time::Duration;
 use redis::aio::MultiplexedConnection;
 use redis::{ConnectionInfo, Pipeline, RedisError, Value};
 use tokio::sync::mpsc::UnboundedReceiver;
+use tokio::task::JoinSet;
 use tokio::time::timeout;
 
 use self::info::Info;
@@ -54,16 +55,20 @@ pub(super) struct Inspector {
 }
 
 impl Inspector {
-    /// Runs until the handle is gone.
+    /// Runs until the handle is gone and the last look has ended.
     pub(super) async fn run(self, mut looks: UnboundedReceiver<Look>) {
+        let mut under_way = JoinSet::new();
         while let Some(Look { exact, answer }) = looks.recv().await {
             let inspector = self.clone();
+            while under_way.try_join_next().is_some() {}
             // Each in a task of its own: one that is slow keeps no other waiting.
-            tokio::spawn(async move {
+            under_way.spawn(async move {
                 // Who does not wait for it any more needs no answer.
                 let _ = answer.send(inspector.look(&exact).await);
             });
         }
+        // What is under way still has something to give back. Each of its steps has a deadline.
+        while under_way.join_next().await.is_some() {}
     }
 
     async fn look(self, exact: &[String]) -> Result<Report, BackendError> {

@@ -117,8 +117,10 @@ impl ServerBackend {
         let (driver, events) =
             Driver::new(core, origin, subscriber, settings, instance, prefix.clone());
         let work = async move || {
-            tokio::spawn(inspector.run(ordered));
+            let looking = tokio::spawn(inspector.run(ordered));
             driver.run(receiver, events).await;
+            // Fails if it panicked, of which nothing follows for anybody here.
+            let _ = looking.await;
         };
         thread::spawn(work).map_err(|error| {
             ConfigError::new(

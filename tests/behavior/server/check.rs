@@ -8,9 +8,13 @@ use portcullis::check::{ConnectError, Finding, Persistence, Report, Role, Severi
 use portcullis::deadpool_redis::{Config, Runtime};
 use portcullis::{BackendErrorKind, Builder, Portcullis};
 use redis::IntoConnectionInfo;
+use tokio::task::JoinSet;
+use tokio::time::timeout;
 
 use super::{mutex, semaphore, through};
-use crate::common::{LIMIT, give_back, promptly, queue, served, take, until_waiting, within};
+use crate::common::{
+    LIMIT, all_done, give_back, promptly, queue, served, take, until_waiting, within,
+};
 use crate::leftovers::{immortal, leftovers};
 use crate::rig::{Rig, ServerRig};
 use crate::support::{Mode, Proxy, Server, wait_for};
@@ -464,14 +468,22 @@ async fn gates_in_use_notice_nothing() {
 #[tokio::test]
 async fn a_look_that_nobody_waits_for_any_more_harms_nothing() {
     let rig = ServerRig::start();
-    let handle = rig.handle();
-    for ms in [0, 1, 2, 5] {
-        let look = handle.check().into_future();
-        let _ = tokio::time::timeout(Duration::from_millis(ms), look).await;
+    let proxy = Proxy::start(rig.server.port());
+    // Slow enough to be left at every one of its steps.
+    proxy.set(Mode::Delay(Duration::from_millis(10)));
+    let mut looks = JoinSet::new();
+    for ms in (0..800).step_by(10) {
+        let handle = built(through(&proxy).command_timeout(Duration::from_secs(5)));
+        looks.spawn(async move {
+            // Its handle goes with it, and the thread's runtime with that.
+            let look = handle.check().into_future();
+            drop(handle);
+            let _ = timeout(Duration::from_millis(ms), look).await;
+        });
     }
-    assert!(look(&handle).await.is_ok());
-    drop(handle);
+    all_done(looks).await;
     rig.settled().await;
+    assert!(look(&rig.handle()).await.is_ok());
 }
 
 #[tokio::test]
