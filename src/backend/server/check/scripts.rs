@@ -8,6 +8,7 @@ use super::{Outcome, Survey};
 use crate::backend::server::call::{Ask, Body, Call, End, Extend, Renew};
 use crate::backend::server::link;
 use crate::backend::server::reply::{self, Acquired, Ended, Renewed};
+use crate::backend::server::script::{Script, Verb};
 use crate::check::{Finding, Severity};
 use crate::error::BackendError;
 use crate::key::{Kind, Resource};
@@ -73,13 +74,11 @@ impl Survey {
             .map(|trial| trial.acquire(server_us, self.patience()));
         let answers = self.run_all(acquires.collect(), may_eval).await?;
         for (trial, answer) in trials.iter_mut().zip(answers) {
-            trial.fence = match answer.as_ref().map(reply::acquired) {
-                Some(Ok(reply)) => match reply.outcome {
-                    Acquired::Held { fence, .. } => Some(fence),
-                    _ => None,
-                },
-                _ => None,
-            };
+            let Some(answer) = answer else { continue };
+            match reply::acquired(&answer, LEASE).map(|reply| reply.outcome) {
+                Ok(Acquired::Held { fence, .. }) => trial.fence = Some(fence),
+                _ => self.nonsense(Script::get(trial.kind, Verb::Acquire).name.clone()),
+            }
         }
         // What could not be taken can't be renewed and given back; that has been noted, too.
         trials.retain(|trial| trial.fence.is_some());
@@ -88,7 +87,7 @@ impl Survey {
             if let Some(answer) = answer {
                 let left = reply::renewed(&answer).map(|reply| reply.outcome.1);
                 if !matches!(left.as_deref(), Ok([Renewed::Left(_)])) {
-                    self.nonsense(trial.renewal().script().name.clone());
+                    self.nonsense(Script::get(trial.kind, Verb::Renew).name.clone());
                 }
             }
         }
@@ -97,7 +96,7 @@ impl Survey {
             if let Some(answer) = answer {
                 let ended = reply::ended(&answer).map(|reply| reply.outcome.0);
                 if ended != Ok(Ended::Released) {
-                    self.nonsense(trial.end().script().name.clone());
+                    self.nonsense(Script::get(trial.kind, Verb::End).name.clone());
                 }
             }
         }
