@@ -36,13 +36,14 @@ pub(super) struct Scripts(Vec<String>);
 impl Scripts {
     /// The real ones, but for the clock.
     pub(super) fn with_given_clock() -> Self {
+        Self::made(|kind, verb| Script::new(kind, verb, GIVEN_CLOCK).code)
+    }
+
+    pub(super) fn made(text: impl Fn(Kind, Verb) -> String) -> Self {
         let all = KINDS
             .into_iter()
             .flat_map(|kind| Verb::ALL.map(|verb| (kind, verb)));
-        Self(
-            all.map(|(kind, verb)| Script::new(kind, verb, GIVEN_CLOCK).code)
-                .collect(),
-        )
+        Self(all.map(|(kind, verb)| text(kind, verb)).collect())
     }
 
     pub(super) fn code(&self, kind: Kind, verb: Verb) -> &str {
@@ -243,7 +244,7 @@ impl Rig {
     }
 
     /// Runs a script with the rig's time.
-    fn run(
+    pub(super) fn run(
         &mut self,
         verb: Verb,
         keys: &[String],
