@@ -3,7 +3,7 @@
 
 use tokio::task::JoinSet;
 
-use crate::common::{LIMIT, LONG, PROMPT, give_back, queue, take, until_waiting, visit, within};
+use crate::common::{LIMIT, LONG, PROMPT, give_back, queue, until_waiting, visit, within};
 use crate::rig::{Rig, ServerRig};
 use crate::support::{Flow, History, Mode, Proxy, wait_for};
 use crate::{CLAIM, UNHEARD, inboxes, mutex, through};
@@ -22,7 +22,11 @@ async fn everybody_is_served_in_order_though_no_push_ever_arrives() {
         mutex(&through(proxy).build().expect("valid"), LONG)
     });
     let history = History::default();
-    let guard = take(&mutex(&rig.handle(), LONG)).await;
+    // A try opens no inbox.
+    let guard = mutex(&rig.handle(), LONG)
+        .try_lock()
+        .await
+        .expect("it is free");
     let mut tasks = JoinSet::new();
     for number in 0..4_u32 {
         let (lock, history) = (locks[number as usize % 2].clone(), history.clone());
@@ -30,6 +34,11 @@ async fn everybody_is_served_in_order_though_no_push_ever_arrives() {
         until_waiting(&locks[0], u64::from(number) + 1).await;
     }
     wait_for("both listen", LIMIT, async || {
+        println!(
+            "DBG {:?} {}",
+            inboxes(&rig.server),
+            crate::clients(&rig.server)
+        );
         inboxes(&rig.server).len() == 2
     })
     .await;

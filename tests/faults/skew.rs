@@ -58,10 +58,8 @@ async fn a_lock_that_a_later_release_wrote_is_never_a_second_one() {
     let mut connection = rig.server.connection();
     let value: String = ask(&mut connection, &["GET", &main]);
     // As if another process, of that release, had it.
-    ask::<String>(
-        &mut connection,
-        &["SET", &main, &format!("{value} shared 7"), "PX", "8000"],
-    );
+    let theirs = format!("{}{} shared 7", &value[1..], &value[..1]);
+    ask::<String>(&mut connection, &["SET", &main, &theirs, "PX", "8000"]);
     let reason = within(LIMIT, "it is told", guard.lost()).await;
     assert_eq!(reason, LostReason::Gone);
     drop(guard);
