@@ -178,3 +178,32 @@ fn handle(url: &str) -> Portcullis {
 const SOON: Duration = Duration::from_secs(6);
 
 const _: () = assert!(SOON.as_secs() < LONG.as_secs());
+
+/// All tests that the table names are there: it would else say that something is shown which is not.
+#[test]
+fn the_table_names_tests_that_exist() {
+    fn sources(folder: &std::path::Path, all: &mut String) {
+        let entries = std::fs::read_dir(folder).expect("a folder of the tests");
+        for entry in entries {
+            let path = entry.expect("it can be listed").path();
+            if path.is_dir() {
+                sources(&path, all);
+            } else if path.extension().is_some_and(|end| end == "rs") {
+                all.push_str(&std::fs::read_to_string(path).expect("text"));
+            }
+        }
+    }
+    let mut all = String::new();
+    let tests = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests");
+    sources(&tests, &mut all);
+    let table = include_str!("README.md");
+    let mut named = 0;
+    for name in table.split('`').skip(1).step_by(2) {
+        if name.contains('_') && !name.contains(['/', '.', ' ', '-']) {
+            named += 1;
+            let made = [format!("fn {name}("), format!("fn {name}<")];
+            assert!(made.iter().any(|made| all.contains(made)), "{name}");
+        }
+    }
+    assert!(named > 60, "{named}");
+}
