@@ -388,7 +388,18 @@ pub(crate) struct Observer {
 
 impl Observer {
     pub(crate) fn start(port: u16, strict: bool) -> Self {
-        let trace = Arc::new(Mutex::new(Trace::new(strict)));
+        Self::follow(port, Trace::new(strict))
+    }
+
+    /// Follows one that others use already.
+    pub(crate) fn join(port: u16) -> Self {
+        let mut trace = Trace::new(false);
+        trace.forget(now());
+        Self::follow(port, trace)
+    }
+
+    fn follow(port: u16, trace: Trace) -> Self {
+        let trace = Arc::new(Mutex::new(trace));
         let end = Arc::new(AtomicBool::new(false));
         let (written, ended) = (Arc::clone(&trace), Arc::clone(&end));
         let thread = std::thread::spawn(move || {
