@@ -383,6 +383,7 @@ fn number(text: &str) -> u64 {
 pub(crate) struct Observer {
     trace: Arc<Mutex<Trace>>,
     end: Arc<AtomicBool>,
+    hurry: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -401,10 +402,12 @@ impl Observer {
     fn follow(port: u16, trace: Trace) -> Self {
         let trace = Arc::new(Mutex::new(trace));
         let end = Arc::new(AtomicBool::new(false));
+        let hurry = Arc::new(AtomicBool::new(false));
         let (written, ended) = (Arc::clone(&trace), Arc::clone(&end));
+        let hurried = Arc::clone(&hurry);
         let thread = std::thread::spawn(move || {
             while !ended.load(Ordering::Relaxed) {
-                let _ = follow(port, &written, &ended);
+                let _ = follow(port, &written, &ended, &hurried);
                 // At the end, what was seen is judged.
                 if !ended.load(Ordering::Relaxed) {
                     lock(&written).forget(now());
@@ -415,8 +418,15 @@ impl Observer {
         Self {
             trace,
             end,
+            hurry,
             thread: Some(thread),
         }
+    }
+
+    /// What was seen so far, of a server that goes on.
+    pub(crate) fn break_off(self) -> Trace {
+        self.hurry.store(true, Ordering::Relaxed);
+        self.finish()
     }
 
     /// What was seen, when it was enough.
@@ -444,7 +454,12 @@ fn record() -> Option<std::fs::File> {
         .ok()
 }
 
-fn follow(port: u16, trace: &Mutex<Trace>, end: &AtomicBool) -> std::io::Result<()> {
+fn follow(
+    port: u16,
+    trace: &Mutex<Trace>,
+    end: &AtomicBool,
+    hurry: &AtomicBool,
+) -> std::io::Result<()> {
     let mut socket = TcpStream::connect(("127.0.0.1", port))?;
     socket.set_read_timeout(Some(Duration::from_millis(100)))?;
     socket.write_all(b"MONITOR\r\n")?;
@@ -460,6 +475,9 @@ fn follow(port: u16, trace: &Mutex<Trace>, end: &AtomicBool) -> std::io::Result<
                 }
                 lock(trace).line(&String::from_utf8_lossy(&line), now());
                 line.clear();
+                if hurry.load(Ordering::Relaxed) {
+                    return Ok(());
+                }
             }
             Ok(_) => {}
             // What was read so far stays in the line. At the end, what the server had to say has
