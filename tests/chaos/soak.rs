@@ -143,6 +143,8 @@ struct Soak {
     /// For each gate, the greatest fence among the forgotten.
     floors: Vec<u64>,
     resident: Vec<u64>,
+    /// The longest that the machine stood still since peace began, in ns.
+    stood: u64,
     begun: Instant,
 }
 
@@ -152,7 +154,9 @@ impl Soak {
         let world = &self.world;
         let trace = self.observer.take().map(Observer::break_off);
         self.observer = Some(Observer::join(world.server.port()));
-        let patience = PATIENCE + 2 * stalls.longest();
+        let (machine, runtime) = stalls.take();
+        self.stood = self.stood.max(machine);
+        let patience = PATIENCE + 2 * machine.max(runtime);
         let mut problems = watch::verdict(world, trace.as_ref(), patience);
         let before = now().saturating_sub(KEPT);
         for taken in world.taken().iter().filter(|taken| !taken.foreign) {
@@ -165,8 +169,16 @@ impl Soak {
                 *floor = (*floor).max(taken.hold.fence);
             }
         }
-        // These are among the judged.
-        let _ = world.forget(before);
+        // Its problems are among the judged.
+        let _ = world.forget(before, KEPT);
+        if !problems.is_empty() {
+            let ms = |ns: u64| ns / 1_000_000;
+            println!(
+                "stood still: the machine {} ms, the runtime {} ms",
+                ms(machine),
+                ms(runtime)
+            );
+        }
         self.broken.add(problems);
     }
 
@@ -213,16 +225,20 @@ impl Soak {
         }
         if well {
             let failed = || world.counts.failed_when_settled.load(Ordering::Relaxed);
-            let (before, _) = (failed(), stalls.take());
+            let before = failed();
+            self.stood = 0;
             well = self.go_on(PEACE, stalls).await;
-            let (more, stood) = (failed() - before, stalls.take());
+            self.judge(stalls);
+            let more = failed() - before;
             // Where the machine itself stood still, nobody else need be at fault.
-            if more > 0 && stood < STILL {
-                let text = format!("{more} failed in peace, longest standstill {stood} ns");
+            if more > 0 && self.stood < STILL {
+                let text = format!(
+                    "{more} failed in peace, the machine stood still for {} ns",
+                    self.stood
+                );
                 self.broken.add(vec![text]);
             }
         }
-        self.judge(stalls);
         println!("minute {}: {}", minute + 1, self.describe().await);
         well
     }
@@ -302,6 +318,7 @@ async fn a_fleet_that_goes_on_for_long() {
         observer: Some(observer),
         broken: Broken::default(),
         resident: Vec::new(),
+        stood: 0,
         begun: Instant::now(),
     };
     for minute in 0..minutes {
@@ -323,7 +340,6 @@ async fn a_fleet_that_goes_on_for_long() {
     })
     .await;
     let (second, last) = soak.growth();
-    println!("{}", stalls.describe());
     println!("at the end: {}", soak.describe().await);
     println!("RSS, medians: {second} kB in the second quarter, {last} kB in the last");
     let failures = world.failures();

@@ -84,10 +84,10 @@ impl Stalls {
         read(&self.machine).max(read(&self.runtime))
     }
 
-    /// The longest since this was asked last.
-    pub(crate) fn take(&self) -> u64 {
+    /// The longest since this was asked last: of the machine, and of the runtime.
+    pub(crate) fn take(&self) -> (u64, u64) {
         let take = |longest: &AtomicU64| longest.swap(0, Ordering::Relaxed);
-        take(&self.machine).max(take(&self.runtime))
+        (take(&self.machine), take(&self.runtime))
     }
 
     pub(crate) fn describe(&self) -> String {

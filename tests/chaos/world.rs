@@ -483,32 +483,34 @@ impl<S: Home> World<S> {
     }
 
     /// Gives the problems so far, and forgets them along with all that was over before a moment:
-    /// who was judged and can't concern anybody later, and processes that crashed by then.
-    pub(crate) fn forget(&self, before: u64) -> Vec<String> {
+    /// who was judged and can't concern anybody later. Of what was done to the system it forgets
+    /// what was over `longer` before that, since holds that are kept may have begun earlier; and
+    /// processes that crashed by then.
+    pub(crate) fn forget(&self, before: u64, longer: u64) -> Vec<String> {
+        let earlier = before.saturating_sub(longer);
         let gone = {
             let crashed = &mut *lock(&self.crashed);
             let (gone, stay) = std::mem::take(crashed)
                 .into_iter()
-                .partition::<Vec<_>, _>(|(at, _)| *at < before);
+                .partition::<Vec<_>, _>(|(at, _)| *at < earlier);
             *crashed = stay;
             gone
         };
         // Not under the lock: each takes its proxy along, and a thread with it.
         drop(gone);
-        let graves = &mut *lock(&self.graves);
-        while let Some(ended) = graves.try_join_next() {
+        while let Some(ended) = lock(&self.graves).try_join_next() {
             ended.expect("who looks at a guard does not panic");
         }
-        let log = &mut *lock(&self.log);
+        let mut log = lock(&self.log);
         log.taken
             .retain(|taken| taken.let_go.max(taken.hold.ended) >= before);
-        log.losses.retain(|loss| loss.to >= before);
+        log.losses.retain(|loss| loss.to >= earlier);
         // One that lasts for ever is a crashed process'.
         log.silences.retain(|silence| {
-            silence.to >= before && !(silence.to == u64::MAX && silence.from < before)
+            silence.to >= earlier && !(silence.to == u64::MAX && silence.from < earlier)
         });
         log.stays.retain(|stay| stay.to >= before);
-        log.faults.retain(|(at, _)| *at >= before);
+        log.faults.retain(|(at, _)| *at >= earlier);
         std::mem::take(&mut log.problems)
     }
 
