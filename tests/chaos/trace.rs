@@ -423,10 +423,13 @@ impl Observer {
         }
     }
 
-    /// What was seen so far, of a server that goes on.
+    /// What was seen so far, of a server that goes on. By how much it has lengthened leases
+    /// meanwhile may not have been heard yet, so nothing is said of that.
     pub(crate) fn break_off(self) -> Trace {
         self.hurry.store(true, Ordering::Relaxed);
-        self.finish()
+        let mut trace = self.finish();
+        trace.leases.clear();
+        trace
     }
 
     /// What was seen, when it was enough.
