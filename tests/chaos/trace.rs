@@ -83,12 +83,16 @@ pub(crate) struct Trace {
     time: u64,
     /// Until when marks of suspects may stand that nobody saw being made.
     blind: u64,
+    /// Since when, by the server's clock in us, all grants were seen; `None` until the next line
+    /// tells the time.
+    seen_since: Option<u64>,
 }
 
 impl Trace {
     pub(crate) fn new(strict: bool) -> Self {
         Self {
             strict,
+            seen_since: Some(0),
             ..Self::default()
         }
     }
@@ -102,6 +106,7 @@ impl Trace {
         self.leases.clear();
         self.gaps += 1;
         self.blind = now + MARK;
+        self.seen_since = None;
     }
 
     fn line(&mut self, line: &str, now: u64) {
@@ -142,6 +147,7 @@ impl Trace {
                 .unwrap_or_default()
                 .replace('.', ""),
         );
+        self.seen_since.get_or_insert(us);
         if !head.ends_with("lua") {
             if words[0].eq_ignore_ascii_case("FLUSHALL") {
                 self.forget(now);
@@ -246,7 +252,9 @@ impl Trace {
         let known = self
             .granted
             .insert((name.to_owned(), fence), token.to_owned());
-        if known.is_some_and(|known| known == token) {
+        // A renewal may write the record of a grant that nobody saw.
+        let unseen = self.seen_since.is_some_and(|since| fence < since);
+        if unseen || known.is_some_and(|known| known == token) {
             return;
         }
         self.grants += 1;
@@ -637,6 +645,34 @@ mod tests {
         let trace = trace(true, &twice);
         assert!(trace.problems().is_empty(), "{:?}", trace.problems());
         assert_eq!(trace.grants, 2);
+    }
+
+    #[test]
+    fn a_renewal_of_what_nobody_saw_granted_is_no_falling_fence() {
+        let mut joined = Trace::new(true);
+        joined.forget(0);
+        let line = |command: &str| {
+            let words: Vec<String> = command
+                .split(' ')
+                .map(|word| format!("\"{word}\""))
+                .collect();
+            let words = words.join(" ").replace('_', " ");
+            format!("+1700000000.000001 [0 lua] {words}\r\n")
+        };
+        joined.line(
+            &line("HSET p:{t}:sr:a S 2 TWO 1h_1_2_300_1700000000000040"),
+            1,
+        );
+        joined.line(
+            &line("HSET p:{t}:sr:a S 2 ONE 1h_1_2_300_1600000000000030"),
+            2,
+        );
+        assert!(joined.problems().is_empty(), "{:?}", joined.problems());
+        joined.line(
+            &line("HSET p:{t}:sr:a S 2 ONE 1h_1_2_300_1700000000000030"),
+            3,
+        );
+        assert!(told(&joined));
     }
 
     #[test]
