@@ -10,7 +10,7 @@ use crate::common::{
 };
 use crate::leftovers::ask;
 use crate::rig::{Rig, ServerRig};
-use crate::support::{History, Mode, Proxy, wait_for};
+use crate::support::{Mode, Proxy, wait_for};
 use crate::{CLAIM, SOON, clients, mutex, through, throughout};
 
 /// Fault 8; L1, M4: the server has closed them, and its client does not know.
@@ -55,20 +55,16 @@ async fn a_lease_over_half_open_connections_ends_before_another_begins() {
     let rig = ServerRig::start();
     let proxy = Proxy::start(rig.server.port());
     let guard = take(&mutex(&through(&proxy).build().expect("valid"), TTL)).await;
-    let lost = tokio::spawn({
-        let lost = guard.lost();
-        async move { (lost.await, History::now()) }
-    });
+    let lost = tokio::spawn(guard.lost());
     let next = queue(&mutex(&rig.handle(), TTL));
     until_waiting(&mutex(&rig.handle(), TTL), 1).await;
     proxy.set(Mode::HalfOpen);
     let next = within(TTL + 2 * CLAIM, "its turn comes", next).await;
-    let acquired = History::now();
-    let next = next.expect("no panic").expect("its turn comes");
+    // Looked at first: whatever comes later on a busy machine, this was over by then.
     assert!(!guard.is_held());
-    let (reason, told) = promptly("told", lost).await.expect("no panic");
+    let next = next.expect("no panic").expect("its turn comes");
+    let reason = promptly("told", lost).await.expect("no panic");
     assert_eq!(reason, LostReason::Expired);
-    assert!(told < acquired);
     assert!(next.fencing_token() > guard.fencing_token());
     drop(guard);
     give_back(next).await;

@@ -1,6 +1,6 @@
 //! Requests and answers that are lost (faults 4 and 5), at any moment of a call.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use portcullis::{LostReason, Release};
 use tokio::time::sleep;
@@ -10,7 +10,7 @@ use crate::common::{
 };
 use crate::rig::{Rig, ServerRig};
 use crate::support::{History, Mode, Proxy, wait_for};
-use crate::{assert_unanswered, holder, mutex, queued, random, semaphore, through};
+use crate::{CLAIM, assert_unanswered, holder, mutex, queued, random, semaphore, through};
 
 /// Fault 4; M1, M5. Whatever the moment, it is sent again until it has run, and holds once.
 #[tokio::test]
@@ -75,10 +75,12 @@ async fn a_waiter_whose_answer_was_lost_keeps_its_place() {
     let proxy = Proxy::start(rig.server.port());
     let first = mutex(&through(&proxy).build().expect("valid"), LONG);
     let second = mutex(&rig.handle(), LONG);
-    for _ in 0..3 {
+    let mut rounds = 0;
+    while rounds < 3 {
         // Known to be free, so that only the answer to this wait is lost.
         give_back(within(LIMIT, "taken", first.lock()).await.expect("free")).await;
         let guard = take(&second).await;
+        let silent = Instant::now();
         proxy.set(Mode::EatReplies);
         let early = queue(&first.clone().max_wait(LONG));
         wait_for("it stands in the queue", LIMIT, async || {
@@ -90,6 +92,16 @@ async fn a_waiter_whose_answer_was_lost_keeps_its_place() {
         sleep(random.millis(1, 700)).await;
         assert_eq!(queued(&rig).await, 2, "asked again, it is the same place");
         proxy.set(Mode::Pass);
+        if silent.elapsed() > CLAIM - Duration::from_secs(1) {
+            // The machine was so busy that its process is not thought alive any more. That is
+            // another fault.
+            drop(guard);
+            early.abort();
+            late.abort();
+            rig.settled().await;
+            continue;
+        }
+        rounds += 1;
         give_back(guard).await;
         let early = within(LIMIT, "its turn comes", early).await;
         let early = early.expect("no panic").expect("its turn comes");
@@ -163,9 +175,10 @@ async fn renewals_that_are_not_answered_lengthen_nothing_for_the_holder() {
         .await
         .expect("no panic");
     assert_eq!(reason, LostReason::Expired);
-    // Late by what a busy machine takes to wake a task, at most.
+    // Told so late, it had believed in what was not answered: each renewal would add two thirds of
+    // a second. Less is what a busy machine takes to wake a task.
     let late = told.saturating_sub(last + TTL.as_nanos() as u64);
-    assert!(late < 500_000_000, "told {late} ns late");
+    assert!(late < 600_000_000, "told {late} ns late");
     assert!(!guard.is_held());
     // Each renewal has run, and each lengthened it on the server: still nobody else is let in
     // before that has ended.
