@@ -13,7 +13,7 @@ use tokio::time::sleep;
 
 use crate::fault::Faults;
 use crate::random::Random;
-use crate::support::{Server, wait_for};
+use crate::support::{Server, resident, wait_for};
 use crate::task::Habits;
 use crate::trace::Observer;
 use crate::watch::{self, Stalls};
@@ -107,15 +107,6 @@ fn class(problem: &str) -> &'static str {
     }
 }
 
-/// What of this process' memory is resident, in kB.
-fn resident() -> u64 {
-    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
-    line.and_then(|line| line.split_whitespace().next())
-        .and_then(|kb| kb.parse().ok())
-        .unwrap_or(0)
-}
-
 fn median(sample: &[u64]) -> u64 {
     let mut sorted = sample.to_vec();
     sorted.sort_unstable();
@@ -207,7 +198,7 @@ impl Soak {
                 }
                 () = sleep(LOOK.min(end - Instant::now().min(end))) => {}
             }
-            self.resident.push(resident());
+            self.resident.push(resident() / 1024);
             if judged.elapsed() >= WINDOW {
                 self.judge(stalls);
                 judged = Instant::now();
@@ -278,7 +269,7 @@ impl Soak {
             read(&counts.crashes),
             self.broken.describe(),
             self.excused,
-            resident(),
+            resident() / 1024,
             used / 1024,
         )
     }

@@ -224,7 +224,8 @@ async fn step<S: Home>(
                 LockError::Backend(error) => format!("{:?}", error.kind()),
                 other => other.to_string(),
             };
-            world.failed(asked, kind);
+            let brief = matches!(ask.mode, LeaseMode::MaxHold(_));
+            world.failed(asked, kind, brief);
             if world.is_quiet() && !world.was_out(asked, acquired) {
                 world
                     .counts

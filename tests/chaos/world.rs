@@ -466,11 +466,11 @@ impl<S: Home> World<S> {
         lock(&self.log).faults.push((now(), fault));
     }
 
-    /// An acquire failed.
-    pub(crate) fn failed(&self, asked: u64, kind: String) {
+    /// An acquire failed. A `brief` lease may be over before its answer comes, without any fault.
+    pub(crate) fn failed(&self, asked: u64, kind: String, brief: bool) {
         *lock(&self.log).failures.entry(kind).or_default() += 1;
         let quiet = self.quiet.load(Ordering::Relaxed);
-        if asked > quiet.saturating_add(SETTLED) {
+        if !brief && asked > quiet.saturating_add(SETTLED) {
             self.counts
                 .failed_when_settled
                 .fetch_add(1, Ordering::Relaxed);

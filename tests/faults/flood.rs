@@ -9,7 +9,7 @@ use tokio::task::JoinSet;
 use crate::common::{LIMIT, LONG, give_back, take, within};
 use crate::leftovers::ask;
 use crate::rig::{Rig, ServerRig};
-use crate::support::{say, wait_for};
+use crate::support::{resident, say, wait_for};
 use crate::{handle, key, mutex, start};
 
 /// Fault 48; W1, C1.
@@ -73,14 +73,6 @@ const TTL: Duration = Duration::from_secs(2);
 /// How many keys are in use at once.
 const WORKERS: usize = 32;
 
-/// What of this process' memory is resident, in kB.
-fn resident() -> u64 {
-    let status = std::fs::read_to_string("/proc/self/status").expect("Linux shows it");
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
-    let words = line.and_then(|line| line.split_whitespace().next());
-    words.and_then(|kb| kb.parse().ok()).expect("a number")
-}
-
 /// The role of one that is asked for ever new keys.
 pub(crate) fn use_many_keys(url: &str) {
     let gates = handle(url);
@@ -102,9 +94,9 @@ pub(crate) fn use_many_keys(url: &str) {
         };
         say("ready");
         used(0, FIRST).await;
-        say(&resident().to_string());
+        say(&(resident() / 1024).to_string());
         used(FIRST, FIRST + MORE).await;
-        say(&resident().to_string());
+        say(&(resident() / 1024).to_string());
         let mut guards = Vec::new();
         for number in 0..HELD {
             let guard = lock.keyed(format!("held {number}")).lock().await;
