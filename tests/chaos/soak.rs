@@ -40,7 +40,14 @@ const PROCESSES: usize = 4;
 const LONG_STILL: u64 = 1_000_000_000;
 
 /// Failures that no fault explains.
-const NEVER: [&str; 4] = ["NotPermitted", "ForeignData", "Incompatible", "Protocol"];
+const NEVER: [&str; 6] = [
+    "Unauthenticated",
+    "NotPermitted",
+    "ForeignData",
+    "Unsupported",
+    "Incompatible",
+    "Protocol",
+];
 
 /// What was promised and not kept, counted by what it is.
 #[derive(Debug, Default)]

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use portcullis::LostReason;
+use portcullis::{BackendErrorKind, LostReason};
 use redis::Value;
 
 use crate::common::{
@@ -89,10 +89,10 @@ async fn a_pause_longer_than_the_ttl_ends_leases_on_time() {
 /// Fault 37; L1: a server that is reading its data answers LOADING.
 #[tokio::test]
 async fn a_server_that_is_loading_is_waited_for() {
-    // 5,000 keys at 0.5 ms, during which it answers twice a second.
-    let rig = ServerRig::start_with(&["--appendonly", "yes", "--key-load-delay", "500"]);
+    // 20,000 keys at 0.1 ms or so, during which it answers after each thousand.
+    let rig = ServerRig::start_with(&["--appendonly", "yes", "--key-load-delay", "50"]);
     let mut filling = redis::pipe();
-    for number in 0..5_000 {
+    for number in 0..20_000 {
         filling.cmd("SET").arg(format!("filler:{number}")).arg(1);
     }
     filling
@@ -109,7 +109,8 @@ async fn a_server_that_is_loading_is_waited_for() {
     assert_eq!(loading.code(), Some("LOADING"), "{loading}");
     let newcomer = queue(&lock.keyed("free").max_wait(LONG));
     let tried = failure(promptly("a try ends", lock.keyed("tried").try_lock()).await);
-    assert!(!tried.to_string().is_empty());
+    assert_eq!(tried.kind(), BackendErrorKind::NotServing, "{tried:?}");
+    assert!(tried.to_string().contains("LOADING"), "{tried}");
     let newcomer = within(LIMIT, "it is served", newcomer).await;
     give_back(newcomer.expect("no panic").expect("it is free")).await;
     let answer = rig.server.command(&["GET", "filler:1"]).await;
