@@ -34,6 +34,9 @@ const KEPT: u64 = 20_000_000_000;
 /// How long the server keeps what nobody uses, and time to look.
 const EMPTY: Duration = Duration::from_secs(75);
 
+/// The fewest minutes of which memory is judged.
+const STEADY: u64 = 8;
+
 const PROCESSES: usize = 4;
 
 /// Where the machine stood still for so long, in ns, somebody may have heard late of a loss.
@@ -359,8 +362,9 @@ async fn a_fleet_that_goes_on_for_long() {
         .collect();
     assert!(soak.broken.is_empty(), "{}", soak.broken.describe());
     assert!(never.is_empty(), "{failures:?}");
+    // In less time the second quarter is no steady state yet: what is kept to be judged still grows.
     assert!(
-        last * 100 <= second * 105,
+        minutes < STEADY || last * 100 <= second * 105,
         "memory grows: {second} kB, then {last} kB"
     );
 }
