@@ -17,11 +17,13 @@ end
 
 -- Looks for deserted places anywhere in a full queue, and returns whether it found one. `grant`
 -- clears those at the head only; a crowd that died behind a living head would keep newcomers out.
--- The window moves with the clock.
+-- The window moves with the clock, and is small: whoever is turned away pays for it, 10 us a place,
+-- and a flood of them would else keep the server from hearing that those who wait are alive.
+local MAX_SWEPT = 4
 local function sweep(gate)
   local first = gate.us % gate.waiters
   local found = false
-  local places = redis.call("ZRANGE", gate.queue, first, first + MAX_DROPPED - 1, "WITHSCORES")
+  local places = redis.call("ZRANGE", gate.queue, first, first + MAX_SWEPT - 1, "WITHSCORES")
   for index = 1, #places, 2 do
     local token = places[index]
     local text = redis.call("HGET", gate.records, token)
