@@ -291,6 +291,30 @@ mod tests {
         Value::Array(numbers.iter().copied().map(Value::Int).collect())
     }
 
+    /// Whatever the protocol can carry, in any nesting.
+    fn any_value() -> impl Strategy<Value = Value> {
+        let leaf = prop_oneof![
+            Just(Value::Nil),
+            any::<i64>().prop_map(Value::Int),
+            (0..9_i64).prop_map(Value::Int),
+            any::<Vec<u8>>().prop_map(Value::BulkString),
+            "[0-9]{1,20}".prop_map(|digits| Value::BulkString(digits.into_bytes())),
+            any::<String>().prop_map(Value::SimpleString),
+            any::<f64>().prop_map(Value::Double),
+            any::<bool>().prop_map(Value::Boolean),
+            Just(Value::Okay),
+        ];
+        leaf.prop_recursive(3, 32, 10, |inner| {
+            let several = proptest::collection::vec(inner.clone(), 0..10);
+            let pairs = proptest::collection::vec((inner.clone(), inner), 0..4);
+            prop_oneof![
+                4 => several.clone().prop_map(Value::Array),
+                1 => several.prop_map(Value::Set),
+                1 => pairs.prop_map(Value::Map),
+            ]
+        })
+    }
+
     proptest! {
         #[test]
         fn any_numbers_are_decoded_or_refused(numbers: Vec<i64>) {
@@ -302,6 +326,28 @@ mod tests {
         fn any_text_is_decoded_or_refused(text: Vec<u8>) {
             for value in [Value::BulkString(text.clone()), Value::Array(vec![Value::BulkString(text); 4])] {
                 let _ = (acquired(&value, Duration::ZERO), ended(&value), renewed(&value));
+            }
+        }
+
+        #[test]
+        fn any_answer_is_decoded_or_refused(value in any_value()) {
+            let _ = (acquired(&value, Duration::ZERO), ended(&value), renewed(&value), time(&value));
+        }
+
+        #[test]
+        fn a_push_with_a_byte_changed_is_of_the_same_token_or_of_none_that_waits(
+            at: proptest::sample::Index,
+            byte: u8,
+        ) {
+            let instance = Instance::draw().expect("the system has randomness");
+            let text = Token::of(9).text(&instance);
+            let mut message = [b"g ", &text[..], b" 1795997474659159 3000"].concat();
+            let at = at.index(message.len());
+            message[at] = byte;
+            if let Ok(Push::Grant { token, fence, left }) = push(&message, &instance) {
+                let changed_token = (2..2 + text.len()).contains(&at) && text[at - 2] != byte;
+                prop_assert_eq!(token == Token::of(9), !changed_token);
+                prop_assert!(fence.get() < 1 << 53 && left < Duration::from_millis(10_000));
             }
         }
 
