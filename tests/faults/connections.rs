@@ -147,3 +147,29 @@ async fn a_cluster_that_is_down_is_waited_for() {
     give_back(served(waiter).await).await;
     rig.settled().await;
 }
+
+/// Fault 8: without anybody's asking, so also while nothing is said over them.
+#[cfg(target_os = "linux")]
+#[tokio::test]
+async fn the_system_watches_over_connections_that_are_quiet() {
+    let rig = ServerRig::start();
+    let handle = rig.builder().build().expect("valid");
+    give_back(take(&mutex(&handle, SOON)).await).await;
+    // Which sockets of ours lead to the server, and whether the timer of each is that of keepalive.
+    let ours = || {
+        let table = std::fs::read_to_string("/proc/self/net/tcp").expect("the system tells");
+        let remote = format!("0100007F:{:04X}", rig.server.port());
+        let sockets = table.lines().skip(1).filter_map(|line| {
+            let fields: Vec<_> = line.split_whitespace().collect();
+            (fields[2] == remote && fields[3] == "01").then(|| fields[5].starts_with("02:"))
+        });
+        sockets.collect::<Vec<_>>()
+    };
+    // Those that carry nothing have no other timer; the rig's own asks for none.
+    wait_for(
+        "two for commands and the inbox are watched",
+        LIMIT,
+        async || ours().iter().filter(|watched| **watched).count() == 3,
+    )
+    .await;
+}

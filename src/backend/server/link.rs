@@ -4,6 +4,7 @@ use std::fmt;
 use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
+use redis::io::tcp::socket2::TcpKeepalive;
 use redis::{
     AsyncConnectionConfig, Client, Cmd, ConnectionInfo, ErrorKind, IntoConnectionInfo, Pipeline,
     RedisError, ServerError, Value, make_extension_error,
@@ -14,6 +15,11 @@ use super::Settings;
 use super::reply::{self, Failure};
 use super::script::Script;
 use crate::error::ConfigError;
+
+/// The system asks over a connection that has been quiet for so long whether the other side is
+/// there: what is between them would else forget it, and its death be found by who uses it next.
+const WATCH: TcpKeepalive = TcpKeepalive::new();
+const QUIET: Duration = Duration::from_secs(15);
 
 /// Where connections come from.
 #[derive(Clone)]
@@ -181,7 +187,10 @@ pub(super) async fn open(
     settings: &Settings,
     config: AsyncConnectionConfig,
 ) -> Result<MultiplexedConnection, RedisError> {
-    let tcp = info.tcp_settings().clone().set_nodelay(true);
+    let mut tcp = info.tcp_settings().clone().set_nodelay(true);
+    if tcp.keepalive().is_none() {
+        tcp = tcp.set_keepalive(WATCH.with_time(QUIET).with_interval(QUIET / 2));
+    }
     let client = Client::open(info.set_tcp_settings(tcp))?;
     // Each batch has a timer of its own, so none is needed for each command.
     let config = config
