@@ -30,7 +30,7 @@
 --          a quick answer may be the fence alone, as text: held for lease_ms, and us and stamp are the same;
 --          stamp is not smaller than the fence of an earlier push under this tag, and smaller than that of a later one unless
 --          the clock stepped back
--- Writes   all five keys; nothing when busy. O(log n) in the waiters, plus 3 us for each deserted place.
+-- Writes   all five keys; nothing when busy, and when full only that a living process still lives. O(log n) in the waiters, plus 3 us for each deserted place.
 
 local main, queue, records, roster, clock = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local token, lease_ms, latest_us, terms = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), ARGV[4]
@@ -99,6 +99,10 @@ end
 local entered, position = not waits, nil
 if entered then
   local full = wait_ms > 0 and gate.waiters >= max_waiters and (max_waiters == 0 or not sweep(gate))
+  if full and wanted == "w" and gate.alive >= gate.ms then
+    -- In a flood of its own newcomers a process' heartbeats come behind them.
+    gate_alive(gate)
+  end
   if wait_ms == 0 or full then
     local next_ms, foreign = holders_next_end(gate)
     return {full and FULL or BUSY, gate.us, gate_stamp(gate), more(gate), next_ms, foreign, gate.waiters}

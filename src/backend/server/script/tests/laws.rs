@@ -81,6 +81,7 @@ laws![
     a_large_request_at_the_head_is_not_starved,
     a_full_queue_turns_newcomers_away,
     a_full_queue_of_the_dead_lets_a_newcomer_in,
+    who_is_turned_away_says_that_its_waiting_process_lives,
     one_call_clears_a_bounded_number_of_the_dead,
     a_tombstone_keeps_a_late_acquire_out,
     a_tombstone_keeps_out_of_the_queue,
@@ -812,6 +813,27 @@ fn a_full_queue_turns_newcomers_away(rig: &mut Rig) -> Verdict {
         status_of(&rig.acquire(&token('C', 1), &two))?,
         status::QUEUED
     );
+    Ok(())
+}
+
+fn who_is_turned_away_says_that_its_waiting_process_lives(rig: &mut Rig) -> Verdict {
+    let one = Ask {
+        max_waiters: 1,
+        ..WAIT
+    };
+    rig.listen(&instance('B'));
+    fence(rig.acquire(&token('A', 1), &TRY))?;
+    ticket(rig.acquire(&token('B', 1), &one))?;
+    rig.pass(2_000);
+    for turned_away in [token('B', 2), token('C', 1)] {
+        ensure_eq!(status_of(&rig.acquire(&turned_away, &one))?, status::FULL);
+    }
+    // One that waits nowhere is not to be kept in mind.
+    let roster = rig.shared.roster.to_string();
+    ensure_eq!(rig.texts(&["ZRANGE", &roster, "0", "-1"]), [instance('B')]);
+    rig.pass(2_000);
+    rig.end(&token('A', 1))?;
+    ensure_eq!(rig.heard().len(), 1);
     Ok(())
 }
 

@@ -618,6 +618,9 @@ impl Model {
         if waits.is_none() {
             let crowded = self.queue.len() >= ask.max_waiters as usize;
             let full = ask.wait_ms > 0 && crowded && (ask.max_waiters == 0 || !self.sweep());
+            if full && ask.pushed && self.is_true_of(&instance) {
+                self.speaks(&instance);
+            }
             if full || ask.wait_ms == 0 {
                 let [next_end, foreign] = self.next_end();
                 let waiters = Field::Is(self.queue.len() as u64);

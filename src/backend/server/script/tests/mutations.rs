@@ -16,6 +16,19 @@ struct Mutation {
 
 const MUTATIONS: &[Mutation] = &[
     Mutation {
+        name: "who is turned away says nothing",
+        changes: &[("  if full and wanted == \"w\" and", "  if false and")],
+        found_by: &["who_is_turned_away_says_that_its_waiting_process_lives"],
+    },
+    Mutation {
+        name: "whoever is turned away is kept in mind",
+        changes: &[(
+            "wanted == \"w\" and gate.alive >= gate.ms",
+            "wanted == \"w\"",
+        )],
+        found_by: &["who_is_turned_away_says_that_its_waiting_process_lives"],
+    },
+    Mutation {
         name: "no owner check in end",
         changes: &[
             (
