@@ -26,7 +26,7 @@ use futures_util::FutureExt;
 use futures_util::future::join_all;
 use http::{Request, Response, StatusCode};
 use portcullis::deadpool_redis::{Config, Runtime};
-use portcullis::layer::OnLost;
+use portcullis::layer::{OnLost, OnOutage};
 use portcullis::test_util::MemoryServer;
 use portcullis::{
     ConcurrencyLimitLayer, Key, LeaseMode, LockError, Mutex, MutexGuard, Portcullis, Semaphore,
@@ -432,6 +432,76 @@ async fn why_there_is_no_connection_is_told_once() {
             assert!(!warning.contains(secret), "{secret}: {warning}");
         }
     }
+}
+
+/// However long it lasts, whatever waits and whatever is asked meanwhile.
+#[tokio::test]
+async fn an_outage_is_told_of_at_its_beginning_and_at_its_end() {
+    let turn = Turn::take().await;
+    let server = Server::start();
+    let handle = Portcullis::builder()
+        .url(server.url())
+        .build()
+        .expect("valid");
+    // From here on it listens for pushes.
+    wait_once(&handle).await;
+    for way in ["killed", "frozen"] {
+        let backs = |turn: &Turn| turn.heard().matches("the server is back").count();
+        let (warned, back) = (turn.warnings(""), backs(&turn));
+        if way == "killed" {
+            server.kill();
+        } else {
+            server.freeze();
+        }
+        let begun = std::time::Instant::now();
+        // Longer than the subscription is tried for without a word.
+        while begun.elapsed() < Duration::from_secs(5) {
+            failure(within(LIMIT, "it fails", mutex(&handle).try_lock()).await);
+        }
+        if way == "killed" {
+            server.restart();
+        } else {
+            server.thaw();
+        }
+        wait_for("it is told", LIMIT, async || backs(&turn) > back).await;
+        wait_once(&handle).await;
+        tokio::time::sleep(Duration::from_secs(2)).await;
+        let heard = turn.heard();
+        assert_eq!(turn.warnings(""), warned + 1, "{way}: {heard}");
+        assert_eq!(backs(&turn), back + 1, "{way}: {heard}");
+    }
+}
+
+/// One that comes and goes is one.
+#[tokio::test]
+async fn a_server_that_stumbles_all_the_time_is_told_of_once() {
+    let turn = Turn::take().await;
+    let server = Server::start();
+    let handle = Portcullis::builder()
+        .url(server.url())
+        .build()
+        .expect("valid");
+    let layer = ConcurrencyLimitLayer::new(semaphore(&handle)).on_outage(OnOutage::Allow);
+    let layer = layer.max_wait(Duration::ZERO);
+    let gated = layer.layer(service_fn(|_: Request<()>| async {
+        Ok::<_, Infallible>(Response::new(Body::empty()))
+    }));
+    wait_once(&handle).await;
+    let begun = std::time::Instant::now();
+    while begun.elapsed() < Duration::from_secs(4) {
+        server.freeze();
+        let freezing = std::time::Instant::now();
+        while freezing.elapsed() < Duration::from_millis(150) {
+            join_all((0..10).map(|_| gated.clone().oneshot(Request::new(())))).await;
+        }
+        server.thaw();
+        tokio::time::sleep(Duration::from_millis(150)).await;
+    }
+    let backs = |turn: &Turn| turn.heard().matches("the server is back").count();
+    wait_for("it is told", LIMIT, async || backs(&turn) > 0).await;
+    let heard = turn.heard();
+    assert_eq!(turn.warnings(""), 1, "{heard}");
+    assert_eq!(backs(&turn), 1, "{heard}");
 }
 
 #[tokio::test]

@@ -18,6 +18,7 @@ use super::inbox::{Inbox, Listener};
 use super::link::{self, Fresh, Origin};
 use super::reply::failure::Trouble;
 use super::reply::{self, Failure};
+use super::weather::{Change, Weather};
 use crate::key::Prefix;
 use crate::time::Instant;
 use crate::token::Instance;
@@ -33,9 +34,6 @@ const RETRY: Backoff = Backoff::new(Duration::from_millis(20), Duration::from_mi
 const ATTEMPTS: u32 = 3;
 /// How often a connection that is up, and over which nothing is served, is tried.
 const PROBE: Duration = Duration::from_millis(200);
-/// How long all has to be well before an outage counts as over: one that comes and goes is one, and
-/// is logged once.
-const CALM: Duration = Duration::from_secs(1);
 /// Leases are looked at this often though no timer is due: timers stand still while a machine is
 /// suspended.
 const LOOK: Duration = Duration::from_secs(1);
@@ -59,15 +57,6 @@ pub(super) enum Event {
         result: Result<(), RedisError>,
     },
     Inbox(Inbox),
-}
-
-/// Whether the server was told to be away, and how it goes since.
-#[derive(Debug)]
-enum Weather {
-    Fair,
-    Foul,
-    /// Nothing failed since.
-    Clearing(Instant),
 }
 
 #[derive(Debug)]
@@ -108,6 +97,8 @@ pub(super) struct Driver {
     probe_at: Instant,
     warned_eviction: bool,
     warned_channels: bool,
+    /// Of the subscription, since it was last up.
+    warned_inbox: bool,
 }
 
 impl Driver {
@@ -139,10 +130,11 @@ impl Driver {
             inbox: None,
             events,
             last: None,
-            weather: Weather::Fair,
+            weather: Weather::new(),
             probe_at: Instant::FAR,
             warned_eviction: false,
             warned_channels: false,
+            warned_inbox: false,
         };
         (driver, receiver)
     }
@@ -369,6 +361,10 @@ impl Driver {
         generation: u64,
         result: Result<(), RedisError>,
     ) {
+        if !self.is_current(link, generation) {
+            // Of a connection that has been replaced: it tells nothing of this one.
+            return;
+        }
         match result {
             Ok(()) => {
                 self.heard(now, link, generation);
@@ -392,23 +388,22 @@ impl Driver {
     /// Tells of an outage once, however many connections, attempts and callers it has, and only if
     /// it concerns anybody.
     fn report(&mut self, now: Instant) {
-        let foul = (0..self.links.len()).any(|link| self.core.is_open(link));
-        self.weather = match self.weather {
-            Weather::Fair if foul && self.last.is_none() => {
+        // Nobody is left to be told of another one.
+        if self.last.is_some() && self.weather.is_fair() {
+            return;
+        }
+        match self.weather.look(now, self.is_away()) {
+            Some(Change::Away) => {
                 let cause = &*self.core.cause_of_outage();
                 tracing::warn!(cause, "the server is away; trying again until it is back");
-                Weather::Foul
             }
-            Weather::Clearing(_) if foul => Weather::Foul,
-            Weather::Foul if !foul => Weather::Clearing(now),
-            Weather::Clearing(since) if now.since(since) >= CALM => {
-                tracing::info!("the server is back");
-                Weather::Fair
-            }
-            Weather::Fair => Weather::Fair,
-            Weather::Foul => Weather::Foul,
-            Weather::Clearing(since) => Weather::Clearing(since),
-        };
+            Some(Change::Back) => tracing::info!("the server is back"),
+            None => {}
+        }
+    }
+
+    fn is_away(&self) -> bool {
+        (0..self.links.len()).any(|link| self.core.is_open(link))
     }
 
     fn linked(&mut self, now: Instant, link: usize, fresh: Fresh) {
@@ -449,10 +444,16 @@ impl Driver {
                         Value::ServerError(error) => match Failure::of_server(error) {
                             // It did not run, so it may go again, with its text.
                             Failure::NoScript => whole.push(call),
-                            failure => self.failed(now, link, call, failure),
+                            failure => self.failed(now, link, generation, call, failure),
                         },
                         value => {
-                            if let Link::Up { attempts, .. } = &mut self.links[link] {
+                            if let Link::Up {
+                                attempts,
+                                generation: current,
+                                ..
+                            } = &mut self.links[link]
+                                && *current == generation
+                            {
                                 *attempts = 0;
                             }
                             self.core.answer(now, call, Ok(value));
@@ -500,6 +501,11 @@ impl Driver {
         }
     }
 
+    /// Whether it is this connection that is up, and not a later one in its stead.
+    fn is_current(&self, link: usize, generation: u64) -> bool {
+        matches!(&self.links[link], Link::Up { generation: current, .. } if *current == generation)
+    }
+
     /// Something came over a connection.
     fn heard(&mut self, now: Instant, link: usize, generation: u64) {
         if let Link::Up {
@@ -513,9 +519,10 @@ impl Driver {
         }
     }
 
-    fn failed(&mut self, now: Instant, link: usize, call: Call, failure: Failure) {
+    fn failed(&mut self, now: Instant, link: usize, generation: u64, call: Call, failure: Failure) {
         if let Failure::NotNow(_, error) = &failure
             && matches!(error.code(), Some("READONLY" | "MASTERDOWN"))
+            && self.is_current(link, generation)
         {
             // A demoted master keeps its connections open: ask anew who is there.
             self.take_down(now, link);
@@ -532,8 +539,7 @@ impl Driver {
         calls: Vec<Call>,
         failure: &Failure,
     ) {
-        if matches!(&self.links[link], Link::Up { generation: current, .. } if *current == generation)
-        {
+        if self.is_current(link, generation) {
             self.take_down(now, link);
         }
         for call in calls {
@@ -556,16 +562,12 @@ impl Driver {
 
     fn inbox_event(&mut self, now: Instant, inbox: Inbox) {
         match inbox {
-            Inbox::Up => self.core.inbox_changed(now, true),
-            Inbox::Down => self.core.inbox_changed(now, false),
-            Inbox::Failing(error) if self.last.is_none() => {
-                let code = error.code();
-                tracing::warn!(
-                    code,
-                    "no subscription; waiters ask again by a timer until it is back"
-                );
+            Inbox::Up => {
+                self.warned_inbox = false;
+                self.core.inbox_changed(now, true);
             }
-            Inbox::Failing(_) => {}
+            Inbox::Down => self.core.inbox_changed(now, false),
+            Inbox::Failing(error) => self.warn_inbox(error.code()),
             Inbox::Forbidden(error) => self.warn_polling(error.code()),
             Inbox::Message { channel, text } => {
                 if channel.starts_with(self.names.channels()) {
@@ -577,6 +579,18 @@ impl Driver {
                     self.core.released_elsewhere(now, &channel);
                 }
             }
+        }
+    }
+
+    /// Of what is missing beside a server that is there: one that is away has been told of, and takes
+    /// the subscription along.
+    fn warn_inbox(&mut self, code: Option<&str>) {
+        let concerns = self.last.is_none() && self.weather.is_fair() && !self.is_away();
+        if concerns && !std::mem::replace(&mut self.warned_inbox, true) {
+            tracing::warn!(
+                code,
+                "no subscription; waiters ask again by a timer until it is back"
+            );
         }
     }
 

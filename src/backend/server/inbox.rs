@@ -40,7 +40,7 @@ const FORBIDDEN: Duration = Duration::from_secs(60);
 pub(super) enum Inbox {
     Up,
     Down,
-    /// It can't be had for longer than a hiccup; once for each outage.
+    /// It can't be had for longer than a hiccup; again with each further attempt.
     Failing(RedisError),
     /// The server's user may not use channels.
     Forbidden(RedisError),
@@ -80,7 +80,7 @@ impl Listener {
                         pause = FORBIDDEN;
                     } else {
                         tracing::debug!(code = error.code(), "the subscription failed");
-                        if attempts == ATTEMPTS {
+                        if attempts >= ATTEMPTS {
                             self.tell(Inbox::Failing(error));
                         }
                     }

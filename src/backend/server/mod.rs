@@ -16,6 +16,7 @@ mod inbox;
 mod link;
 mod reply;
 mod script;
+mod weather;
 
 use std::fmt;
 use std::sync::Arc;
@@ -36,6 +37,7 @@ use super::{
 };
 use crate::error::{BackendError, BackendErrorKind, ConfigError};
 use crate::key::{Prefix, Resource};
+use crate::time::Clock;
 use crate::token::{Instance, Token};
 
 /// What a user can set of the connections.
@@ -145,7 +147,7 @@ impl Backend for ServerBackend {
     }
 
     fn local(&self) -> &Arc<dyn Backend> {
-        self.local.get()
+        self.local.get(&Clock::System)
     }
 
     fn check(&self, exact: Vec<String>, answer: CheckAnswer) {
