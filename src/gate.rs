@@ -13,7 +13,7 @@ use crate::backend::{Acquire, Backend, Place, Terms, Wait};
 use crate::error::{ConfigError, LockError, Refusal};
 use crate::key::{Key, Kind, Prefix, Resource};
 use crate::lease::{Lease, LeaseMode};
-use crate::time::Ttl;
+use crate::time::{Instant, Ttl};
 
 /// As many may wait at one key unless the user says otherwise.
 const DEFAULT_MAX_WAITERS: u32 = 10_000;
@@ -127,6 +127,11 @@ impl Gate {
             },
             ..self.clone()
         }
+    }
+
+    /// The moment, by the clock that its waits go by.
+    pub(crate) fn now(&self) -> Instant {
+        self.backend.now()
     }
 
     /// Whether it is a lock, which has no room for two of one request.

@@ -174,7 +174,15 @@ impl Portcullis {
     pub async fn shutdown(&self, deadline: Duration) -> ShutdownReport {
         let (sender, receiver) = oneshot::channel();
         self.backend.shutdown(deadline, sender);
-        receiver.await.unwrap_or_default()
+        // And what layers let through by themselves while the server was away.
+        let (sender, local) = oneshot::channel();
+        self.backend.local().shutdown(deadline, sender);
+        let shared = receiver.await.unwrap_or_default();
+        let local = local.await.unwrap_or_default();
+        ShutdownReport {
+            released: shared.released + local.released,
+            abandoned: shared.abandoned + local.abandoned,
+        }
     }
 }
 

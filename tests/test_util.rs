@@ -20,7 +20,7 @@ use axum::body::Body;
 use axum::routing::get;
 use http::{Request, StatusCode};
 use http_body_util::BodyExt;
-use portcullis::layer::OnLost;
+use portcullis::layer::{OnLost, OnOutage};
 use portcullis::test_util::MemoryServer;
 use portcullis::{
     BackendErrorKind, ConcurrencyLimitLayer, LeaseMode, LockError, LostReason, Mutex, MutexGuard,
@@ -1213,6 +1213,85 @@ mod routes {
         stage.server.outage(false);
         let next = stage.enter().await;
         stage.finish(next).await;
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn in_an_outage_a_layer_that_allows_lets_everybody_through() {
+        let stage = Stage::new(|handle| MutexLayer::new(mutex(handle)).on_outage(OnOutage::Allow));
+        stage.server.outage(true);
+        let begun = Instant::now();
+        let requests = [0; 5].map(|_| {
+            let app = stage.app.clone();
+            timed(async move { ask(&app, "/job").await })
+        });
+        for _ in 0..100 {
+            yield_now().await;
+        }
+        stage.go_on.notify_waiters();
+        for request in requests {
+            let (seen, ended) = done("it answers", request).await;
+            assert_eq!((seen.status, ended), (StatusCode::OK, begun));
+        }
+        stage.server.outage(false);
+        let next = stage.enter().await;
+        stage.finish(next).await;
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn in_an_outage_a_layer_that_counts_locally_waits_by_the_same_clock() {
+        let stage = Stage::new(|handle| {
+            let layer = ConcurrencyLimitLayer::new(slots(handle, 5)).max_wait(5 * SECOND);
+            layer.on_outage(OnOutage::Local(1))
+        });
+        stage.server.outage(true);
+        let app = stage.app.clone();
+        let first = timed(async move { ask(&app, "/job").await });
+        for _ in 0..100 {
+            yield_now().await;
+        }
+        let begun = Instant::now();
+        let second = ask(&stage.app, "/job").await;
+        assert_after(begun, Instant::now(), 5 * SECOND);
+        let seconds = second
+            .retry_after
+            .as_deref()
+            .and_then(|text| text.parse().ok());
+        let seconds = seconds.expect("it is told when to come again");
+        assert_refused(
+            &second,
+            StatusCode::SERVICE_UNAVAILABLE,
+            seconds,
+            "waited-too-long",
+        );
+        stage.go_on.notify_one();
+        assert_eq!(done("it answers", first).await.0.status, StatusCode::OK);
+    }
+
+    /// Its wait is one, wherever it waits.
+    #[tokio::test(start_paused = true)]
+    async fn who_has_waited_for_a_server_that_went_away_has_no_time_left_to_wait_locally() {
+        let stage = Stage::new(|handle| {
+            let layer = ConcurrencyLimitLayer::new(slots(handle, 1)).max_wait(5 * SECOND);
+            layer.on_outage(OnOutage::Local(1))
+        });
+        let first = stage.enter().await;
+        let begun = Instant::now();
+        let app = stage.app.clone();
+        let [second, third] =
+            [app.clone(), app].map(|app| timed(async move { ask(&app, "/job").await }));
+        advance(SECOND).await;
+        stage.server.outage(true);
+        // One of them is let in locally, as the only one; the other has no time left.
+        advance(5 * SECOND).await;
+        for _ in 0..100 {
+            yield_now().await;
+        }
+        let finished = usize::from(second.is_finished()) + usize::from(third.is_finished());
+        assert_eq!(finished, 1, "{:?}", begun.elapsed());
+        stage.go_on.notify_waiters();
+        for request in [first, second, third] {
+            at_last("it ends", request).await.expect("no panic");
+        }
     }
 
     #[tokio::test(start_paused = true)]

@@ -12,8 +12,9 @@ use crate::time::Clock;
 pub(super) struct Local(OnceLock<Arc<dyn Backend>>);
 
 impl Local {
-    pub(super) fn get(&self) -> &Arc<dyn Backend> {
+    /// By the clock of the gates that it stands in for.
+    pub(super) fn get(&self, clock: &Clock) -> &Arc<dyn Backend> {
         self.0
-            .get_or_init(|| MemoryBackend::start(&Memory::new(Clock::System)))
+            .get_or_init(|| MemoryBackend::start(&Memory::new(clock.clone())))
     }
 }

@@ -27,7 +27,7 @@ use crate::check::Report;
 use crate::error::{BackendError, LockError};
 use crate::key::Resource;
 use crate::lease::{Lease, LeaseMode, LeaseState, LostReason, Release};
-use crate::time::{CLAIM, Ttl};
+use crate::time::{CLAIM, Instant, Ttl};
 use crate::token::{FencingToken, Token};
 
 /// Where state lives, for one handle.
@@ -37,6 +37,11 @@ pub(crate) trait Backend: fmt::Debug + Send + Sync {
 
     /// Gates of the same names in this process alone: what a layer may use in an outage.
     fn local(&self) -> &Arc<dyn Backend>;
+
+    /// The moment, by the clock that its waits go by.
+    fn now(&self) -> Instant {
+        Instant::now()
+    }
 
     /// Looks at the place; `exact` are keys that gates may be taken at verbatim. By default there is
     /// nothing to find.

@@ -206,7 +206,7 @@ impl Admission {
             key: None,
             weight,
             wait,
-            since: counts.then(Instant::now),
+            since: counts.then(|| gate.now()),
             local: false,
         };
         match gate.acquire(weight, limit, Some(wait), Some(bridge)) {
@@ -231,7 +231,7 @@ impl Admission {
                 tracing::debug!(gate = %gate.name(), %error, "counted in this process alone");
                 let passed = asked
                     .since
-                    .map_or(Duration::ZERO, |since| Instant::now().since(since));
+                    .map_or(Duration::ZERO, |since| gate.now().since(since));
                 let left = match asked.wait {
                     Wait::AtMost(wait) => Wait::at_most(wait.saturating_sub(passed)),
                     wait @ (Wait::No | Wait::Unbounded) => wait,

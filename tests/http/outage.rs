@@ -1,17 +1,19 @@
 //! What becomes of requests while the server is away, and how soon they are gated again.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use http::StatusCode;
-use portcullis::layer::{Http, OnOutage};
+use portcullis::layer::{Demand, HeldBody, Http, OnOutage};
 use portcullis::{ConcurrencyLimitLayer, Held, MutexLayer, Portcullis};
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
-use tower::{Layer, ServiceExt};
+use tower::{Layer, ServiceExt, service_fn};
 
 use crate::fixture::{Broken, PROMPTLY, Pieces, Probe, SEEN, request};
-use crate::support::{Server, wait_for};
+use crate::support::{Mode, Proxy, Server, wait_for};
 
 const NO_WAIT: Duration = Duration::ZERO;
 
@@ -48,6 +50,15 @@ async fn until_gated(layer: &ConcurrencyLimitLayer<Http>) {
         status(layer).await == StatusCode::SERVICE_UNAVAILABLE
     })
     .await;
+}
+
+/// The same within what is promised, as a busy machine keeps it.
+async fn back_soon(layer: &ConcurrencyLimitLayer<Http>) {
+    let begun = std::time::Instant::now();
+    until_gated(layer).await;
+    let took = begun.elapsed();
+    println!("back after {took:?}");
+    assert!(took < PROMPTLY, "{took:?}");
 }
 
 async fn until_served(layer: &ConcurrencyLimitLayer<Http>) {
@@ -254,4 +265,357 @@ async fn a_local_limit_of_nobody_is_a_mistake_that_is_told() {
     let gated = layer.layer(Probe::answering(Pieces::empty));
     let answer = gated.oneshot(request()).await.expect("an answer");
     assert_eq!(answer.status(), StatusCode::SERVICE_UNAVAILABLE);
+}
+
+/// A request that holds locally until its body is dropped.
+async fn hold(layer: &ConcurrencyLimitLayer<Http>) -> http::Response<HeldBody<Pieces>> {
+    let gated = layer.layer(Probe::answering(Pieces::silent));
+    let answer = timeout(SEEN, gated.oneshot(request())).await;
+    answer.expect("in bounded time").expect("an answer")
+}
+
+#[tokio::test]
+async fn a_shutdown_in_an_outage_refuses_who_waits_here_and_waits_for_who_holds_here() {
+    let (server, gates) = start();
+    server.kill();
+    let layer = permits(&gates, 10).on_outage(OnOutage::Local(1));
+    let held = hold(&layer).await;
+    assert_eq!(held.status(), StatusCode::OK);
+    let patient = layer.clone().max_wait(Duration::from_secs(60));
+    let waiting = tokio::spawn(async move { status(&patient).await });
+    // It waits here, since nobody else may answer it.
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    assert!(!waiting.is_finished());
+    let ending = tokio::spawn(async move { gates.shutdown(Duration::from_secs(30)).await });
+    let refused = timeout(PROMPTLY, waiting).await.expect("it is refused");
+    assert_eq!(refused.expect("no panic"), StatusCode::SERVICE_UNAVAILABLE);
+    assert_eq!(status(&layer).await, StatusCode::SERVICE_UNAVAILABLE);
+    assert!(!ending.is_finished(), "one holds");
+    drop(held);
+    let report = timeout(PROMPTLY, ending).await.expect("it ends");
+    assert_eq!(report.expect("no panic").released, 1);
+}
+
+#[tokio::test]
+async fn a_place_in_the_queue_is_kept_until_its_wait_is_over_and_then_the_policy_acts() {
+    let (server, gates) = start();
+    let _held = hold(&permits(&gates, 1)).await;
+    let wait = Duration::from_secs(2);
+    let mut waiting = JoinSet::new();
+    for (on_outage, expected) in [
+        (OnOutage::Refuse, StatusCode::SERVICE_UNAVAILABLE),
+        (OnOutage::Allow, StatusCode::OK),
+        (OnOutage::Local(1), StatusCode::OK),
+    ] {
+        let layer = permits(&gates, 1).max_wait(wait).on_outage(on_outage);
+        waiting.spawn(async move { (status(&layer).await, expected) });
+    }
+    let semaphore = gates.semaphore("reports", 1).expect("in range");
+    wait_for("all wait", SEEN, async || {
+        match semaphore.try_acquire().await {
+            Err(portcullis::LockError::Refused(refusal)) => refusal.position() == Some(3),
+            _ => false,
+        }
+    })
+    .await;
+    server.kill();
+    let begun = std::time::Instant::now();
+    while let Some(told) = waiting.join_next().await {
+        let (status, expected) = told.expect("no panic");
+        assert_eq!(status, expected);
+    }
+    assert!(begun.elapsed() < wait + PROMPTLY);
+}
+
+#[tokio::test]
+async fn who_is_let_through_by_nobody_any_more_is_gated_again_after_a_black_hole() {
+    let server = Server::start();
+    let proxy = Proxy::start(server.port());
+    let gates = Portcullis::builder()
+        .url(proxy.url())
+        .build()
+        .expect("valid");
+    let direct = handle(&server);
+    let _held = hold(&permits(&direct, 1)).await;
+    let layer = permits(&gates, 1).on_outage(OnOutage::Allow);
+    until_gated(&layer).await;
+    for step in 0..4 {
+        proxy.set(Mode::BlackHole);
+        wait_for("it is away", SEEN, async || {
+            status(&layer).await == StatusCode::OK
+        })
+        .await;
+        // Somewhere in an attempt to connect.
+        tokio::time::sleep(Duration::from_millis(1000 + 300 * step)).await;
+        proxy.set(Mode::Pass);
+        back_soon(&layer).await;
+    }
+}
+
+#[tokio::test]
+async fn a_slow_server_costs_a_request_its_budget_and_no_more() {
+    let server = Server::start();
+    let proxy = Proxy::start(server.port());
+    let gates = Portcullis::builder()
+        .url(proxy.url())
+        .build()
+        .expect("valid");
+    let layer = permits(&gates, 5).on_outage(OnOutage::Allow);
+    assert_eq!(status(&layer).await, StatusCode::OK);
+    proxy.set(Mode::Delay(Duration::from_millis(60)));
+    let mut worst = Duration::ZERO;
+    let mut atonce = 0;
+    for _ in 0..60 {
+        let mut requests = JoinSet::new();
+        for _ in 0..5 {
+            let layer = layer.clone();
+            requests.spawn(async move {
+                let begun = std::time::Instant::now();
+                (status(&layer).await, begun.elapsed())
+            });
+        }
+        for (status, took) in requests.join_all().await {
+            assert_eq!(status, StatusCode::OK);
+            worst = worst.max(took);
+            if took < Duration::from_millis(50) {
+                atonce += 1;
+            }
+        }
+    }
+    eprintln!("SLOW worst {worst:?}, at once {atonce} of 300");
+    proxy.set(Mode::Pass);
+    let full = permits(&gates, 5);
+    let _held: Vec<_> = futures_util::future::join_all((0..5).map(|_| async {
+        loop {
+            let held = hold(&full).await;
+            if held.status() == StatusCode::OK {
+                return held;
+            }
+        }
+    }))
+    .await;
+    until_gated(&layer).await;
+}
+
+/// Requests that come, wait, work and are dropped at any moment while the server comes and goes.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn however_many_come_and_go_in_an_outage_no_permit_is_lost_and_none_too_many_is_out() {
+    const SHARED: u32 = 5;
+    const LOCAL: u32 = 3;
+    let (server, gates) = start();
+    let inside = Arc::new(AtomicUsize::new(0));
+    let most = Arc::new(AtomicUsize::new(0));
+    let probe = Probe::new({
+        let (inside, most) = (Arc::clone(&inside), Arc::clone(&most));
+        move |_| {
+            let leave = Leave(Arc::clone(&inside));
+            most.fetch_max(inside.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
+            async move {
+                tokio::time::sleep(Duration::from_millis(3)).await;
+                drop(leave);
+                Ok::<_, Broken>(http::Response::new(Pieces::empty()))
+            }
+        }
+    });
+    let layer = permits(&gates, SHARED).max_wait(Duration::from_millis(400));
+    let layer = layer.on_outage(OnOutage::Local(LOCAL));
+    let mut requests = JoinSet::new();
+    for number in 0..3000u64 {
+        let gated = layer.layer(probe.clone());
+        requests.spawn(async move {
+            tokio::time::sleep(Duration::from_millis(number)).await;
+            let patience = Duration::from_millis(number * 37 % 600);
+            // Some go before they are answered.
+            match timeout(patience, gated.oneshot(request())).await {
+                Ok(answer) => Some(answer.expect("an answer").status()),
+                Err(_) => None,
+            }
+        });
+    }
+    for step in 0..6 {
+        tokio::time::sleep(Duration::from_millis(200)).await;
+        server.freeze();
+        tokio::time::sleep(Duration::from_millis(150 * (step % 3 + 1))).await;
+        server.thaw();
+        if step == 3 {
+            server.restart();
+        }
+    }
+    let mut served = 0;
+    for status in timeout(Duration::from_secs(60), requests.join_all())
+        .await
+        .expect("all end")
+    {
+        match status {
+            Some(StatusCode::OK) => served += 1,
+            Some(StatusCode::SERVICE_UNAVAILABLE) | None => {}
+            Some(other) => panic!("{other}"),
+        }
+    }
+    assert!(served > 100, "{served}");
+    // Of a server that restarts empty, those who hold do not know it at once.
+    let bound = usize::try_from(2 * SHARED + LOCAL).expect("small");
+    let most = most.load(Ordering::SeqCst);
+    assert!(most <= bound, "{most}");
+    eprintln!("CROWD served {served} most {most}");
+    assert_eq!(inside.load(Ordering::SeqCst), 0);
+    // All are back, here as there.
+    let semaphore = gates.semaphore("reports", SHARED).expect("in range");
+    let whole = semaphore.max_wait(SEEN);
+    drop(whole.acquire_many(SHARED).await.expect("all are free"));
+    server.kill();
+    let held = futures_util::future::join_all((0..LOCAL).map(|_| hold(&layer))).await;
+    for answer in &held {
+        assert_eq!(answer.status(), StatusCode::OK);
+    }
+    assert_eq!(status(&layer).await, StatusCode::SERVICE_UNAVAILABLE);
+}
+
+/// Counts one out when it is dropped.
+struct Leave(Arc<AtomicUsize>);
+
+impl Drop for Leave {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+#[tokio::test]
+async fn services_of_any_kind_are_let_through_by_the_same_policies() {
+    let (server, gates) = start();
+    server.kill();
+    for (on_outage, passes) in [
+        (OnOutage::Refuse, false),
+        (OnOutage::Allow, true),
+        (OnOutage::Local(1), true),
+        (OnOutage::Local(0), false),
+    ] {
+        let layer = MutexLayer::new(gates.mutex("withdraw")).max_wait(NO_WAIT);
+        let inner = service_fn(async |()| Ok::<_, Broken>(()));
+        let gated = layer.plain().on_outage(on_outage).layer(inner);
+        let answer = timeout(SEEN, gated.oneshot(()))
+            .await
+            .expect("in bounded time");
+        assert_eq!(answer.is_ok(), passes, "{on_outage:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_request_for_more_than_there_are_locally_takes_all_of_them() {
+    let (server, gates) = start();
+    let layer = permits(&gates, 10).demand(|_| Demand::default().weight(7));
+    let layer = layer.on_outage(OnOutage::Local(3));
+    server.kill();
+    let held = hold(&layer).await;
+    assert_eq!(held.status(), StatusCode::OK);
+    let light = permits(&gates, 10).on_outage(OnOutage::Local(3));
+    assert_eq!(status(&light).await, StatusCode::SERVICE_UNAVAILABLE);
+    drop(held);
+    assert_eq!(status(&light).await, StatusCode::OK);
+    // What never fits is not the server's fault.
+    for weight in [0, 11] {
+        let layer = layer
+            .clone()
+            .demand(move |_| Demand::default().weight(weight));
+        assert_eq!(status(&layer).await, StatusCode::BAD_REQUEST);
+    }
+}
+
+#[tokio::test]
+async fn gates_on_one_way_act_each_by_its_own_policy() {
+    let (server, gates) = start();
+    server.kill();
+    let (share, mut shared) = mpsc::unbounded_channel();
+    let probe = Probe::new(move |request| {
+        let held = request.extensions().get::<Held>().cloned();
+        share
+            .send(held.unwrap_or_default())
+            .expect("the test lives");
+        async { Ok::<_, Broken>(http::Response::new(Pieces::silent())) }
+    });
+    let lock = MutexLayer::new(gates.mutex("withdraw")).max_wait(NO_WAIT);
+    let ask = async |on_outage| {
+        let inner = lock.clone().on_outage(on_outage).layer(probe.clone());
+        let outer = permits(&gates, 9)
+            .on_outage(OnOutage::Local(2))
+            .layer(inner);
+        let answer = timeout(SEEN, outer.oneshot(request())).await;
+        answer.expect("in bounded time").expect("an answer")
+    };
+    let allowed = ask(OnOutage::Allow).await;
+    assert_eq!(allowed.status(), StatusCode::OK);
+    let held = shared.recv().await.expect("it was called");
+    assert!(held.is_degraded("withdraw") && held.is_degraded("reports"));
+    assert!(held.lease("reports").is_ok() && held.lease("withdraw").is_err());
+    // The inner gate's no gives the outer one's permit back.
+    for _ in 0..5 {
+        let refused = ask(OnOutage::Refuse).await;
+        assert_eq!(refused.status(), StatusCode::SERVICE_UNAVAILABLE);
+    }
+    let second = ask(OnOutage::Allow).await;
+    assert_eq!(second.status(), StatusCode::OK);
+    assert_eq!(
+        ask(OnOutage::Allow).await.status(),
+        StatusCode::SERVICE_UNAVAILABLE
+    );
+}
+
+/// A script of somebody's that runs on, credentials that change, a master that is demoted.
+#[tokio::test]
+async fn a_server_that_says_that_it_can_not_serve_is_done_without_until_it_can() {
+    let server = Server::start_with(&["--lua-time-limit", "50"]);
+    let gates = handle(&server);
+    let other = handle(&server);
+    // They wait a little: that nobody can come in at once, a replica can say, too.
+    let allowing = permits(&gates, 1).max_wait(Duration::from_millis(50));
+    let allowing = allowing.on_outage(OnOutage::Allow);
+    let _held = hold(&permits(&other, 1)).await;
+    until_gated(&allowing).await;
+    let all_pass = async |what: &str| {
+        wait_for(what, SEEN, async || {
+            status(&allowing).await == StatusCode::OK
+        })
+        .await;
+        for _ in 0..20 {
+            assert_eq!(status(&allowing).await, StatusCode::OK, "{what}");
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    };
+
+    server.command(&["REPLICAOF", "127.0.0.1", "1"]).await;
+    all_pass("demoted").await;
+    server.command(&["REPLICAOF", "NO", "ONE"]).await;
+    back_soon(&allowing).await;
+
+    let mut connection = server.connection();
+    let looping = std::thread::spawn(move || {
+        let mut order = redis::cmd("EVAL");
+        let looped = order.arg("while true do end").arg(0);
+        looped
+            .query::<()>(&mut connection)
+            .expect_err("it is killed");
+    });
+    all_pass("busy").await;
+    let mut killer = server.connection();
+    let killed = redis::cmd("SCRIPT").arg("KILL").query::<()>(&mut killer);
+    killed.expect("it can be killed");
+    looping.join().expect("the loop ends");
+    back_soon(&allowing).await;
+
+    server
+        .command(&["CONFIG", "SET", "requirepass", "new-4711"])
+        .await;
+    let mut admin = redis::Client::open(format!("redis://:new-4711@127.0.0.1:{}/", server.port()))
+        .and_then(|client| client.get_connection())
+        .expect("it knows the password");
+    redis::cmd("CLIENT")
+        .arg(&["KILL", "SKIPME", "yes"])
+        .exec(&mut admin)
+        .expect("it obeys");
+    all_pass("rotated").await;
+    redis::cmd("CONFIG")
+        .arg(&["SET", "requirepass", ""])
+        .exec(&mut admin)
+        .expect("it obeys");
+    back_soon(&allowing).await;
 }

@@ -33,7 +33,7 @@ use super::{Acquire, Backend, Place, ReleaseAnswer, ShutdownReport, Terms, Waiti
 use crate::error::{Refusal, RefusalKind};
 use crate::key::Resource;
 use crate::lease::{Lease, LeaseState, Release};
-use crate::time::{Clock, Ttl};
+use crate::time::{Clock, Instant, Ttl};
 use crate::token::{FencingToken, Token};
 
 /// What several handles of this process share, as processes share a server.
@@ -141,7 +141,11 @@ impl Backend for MemoryBackend {
     }
 
     fn local(&self) -> &Arc<dyn Backend> {
-        self.local.get()
+        self.local.get(&self.memory.clock)
+    }
+
+    fn now(&self) -> Instant {
+        self.memory.clock.now()
     }
 
     fn shutdown(&self, deadline: Duration, answer: oneshot::Sender<ShutdownReport>) {
