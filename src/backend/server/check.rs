@@ -34,6 +34,8 @@ use crate::token::Instance;
 
 /// How long what is written on the way may stay.
 const KEEP: Duration = Duration::from_secs(5);
+/// In place of a code.
+const NONSENSE: &str = "an answer that it never gives";
 /// How many round trips are measured.
 const ROUND_TRIPS: usize = 5;
 
@@ -338,7 +340,11 @@ impl Survey {
             let (sent, wall) = (Instant::now(), std::time::SystemTime::now());
             let time = self.ask_one(&["TIME"]).await?;
             let Ok(us) = reply::time(&time) else {
-                // Whatever it was has been noted.
+                // A no has been noted.
+                if !matches!(time, Value::ServerError(_)) {
+                    let (command, code) = ("time".to_owned(), NONSENSE.to_owned());
+                    self.find(Finding::CommandFails { command, code });
+                }
                 return Ok(());
             };
             let trip = Instant::now().since(sent);

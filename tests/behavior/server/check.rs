@@ -493,3 +493,33 @@ async fn in_memory_there_is_nothing_to_find() {
     assert!(report.server().is_none());
     assert_eq!(report.to_string(), "gates in this process' memory");
 }
+
+/// As by a probe of readiness that many share, also while nobody answers.
+#[tokio::test]
+async fn many_looks_leave_no_connection() {
+    let rig = ServerRig::start();
+    let proxy = Proxy::start(rig.server.port());
+    let handle = built(through(&proxy));
+    for _ in 0..100 {
+        assert!(look(&handle).await.is_ok());
+    }
+    for frozen in [false, true] {
+        if frozen {
+            rig.server.freeze();
+        }
+        let mut looks = JoinSet::new();
+        for _ in 0..200 {
+            let looked = handle.check().into_future();
+            looks.spawn(async move { within(LIMIT, "it ends", looked).await.is_ok() });
+        }
+        let mut most = 0;
+        while let Some(is_ok) = looks.join_next().await {
+            most = most.max(proxy.connections());
+            assert_eq!(is_ok.expect("no panic"), !frozen);
+        }
+        eprintln!("MOST {most} frozen {frozen}");
+    }
+    rig.server.thaw();
+    assert!(look(&handle).await.is_ok());
+    wait_for("they are closed", LIMIT, async || proxy.connections() == 0).await;
+}

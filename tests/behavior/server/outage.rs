@@ -1,6 +1,7 @@
 //! Calls that meet a server, or a path to it, which fails: each ends within its bound, and leaves
 //! nothing once it can be cleaned up.
 
+use std::future::IntoFuture;
 use std::time::Duration;
 
 use portcullis::{BackendErrorKind, LockError, Mutex, Portcullis, RefusalKind, Release};
@@ -561,4 +562,87 @@ async fn a_server_without_room_is_asked_ever_more_rarely() {
     // 20 connections, each tried at 20 ms, doubled each time: some 8 times before the calls gave
     // up, and as often before the handles ended. Without a pause it would be thousands.
     assert!((1..=20 * 25).contains(&refused), "{refused} refused");
+}
+
+/// Whoever connects is told this, over and over for each thing it says.
+fn stranger(words: Vec<u8>) -> String {
+    use std::io::{Read, Write};
+
+    let listener =
+        std::net::TcpListener::bind("127.0.0.1:0").expect("the loopback interface is up");
+    let address = listener
+        .local_addr()
+        .expect("a bound socket has an address");
+    // It ends with the process: the accept has nobody to wake it.
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            let (Ok(mut stream), words) = (stream, words.clone()) else {
+                return;
+            };
+            std::thread::spawn(move || {
+                let mut heard = [0; 65536];
+                while let Ok(1..) = stream.read(&mut heard) {
+                    if words.is_empty() || stream.write_all(&words).is_err() {
+                        return;
+                    }
+                }
+            });
+        }
+    });
+    format!("redis://{address}/")
+}
+
+/// Somebody else's port: nothing that is said there makes a call hang, panic or succeed.
+#[tokio::test]
+async fn what_is_no_redis_is_an_error_in_time_whatever_it_says() {
+    let http = b"HTTP/1.1 400 Bad Request\r\nConnection: close\r\n\r\n".to_vec();
+    let noise: Vec<u8> = (0..4096u32)
+        .map(|number| (number.wrapping_mul(2_654_435_761) >> 24) as u8)
+        .collect();
+    let mut answers = vec![Vec::new(), http, noise, b"*1\r\n".repeat(100_000)];
+    for text in [
+        "+OK\r\n",
+        ":1\r\n",
+        "$-1\r\n",
+        "*0\r\n",
+        "_\r\n",
+        "#t\r\n",
+        "%1\r\n+a\r\n+b\r\n",
+        "*2\r\n:1\r\n:2\r\n",
+        ">3\r\n$7\r\nmessage\r\n$1\r\na\r\n$1\r\nb\r\n",
+        "*2147483647\r\n",
+        "*9223372036854775807\r\n",
+        "%9223372036854775807\r\n",
+        "$2147483647\r\n",
+        "$9223372036854775807\r\n",
+        "-ERR\r\n",
+        "-\r\n",
+        "-NOSCRIPT no\r\n",
+        "+OK\r\n+OK\r\n+OK\r\n+OK\r\n+OK\r\n",
+        "*2\r\n$10\r\n1700000000\r\n$1\r\n0\r\n",
+        "*2\r\n$20\r\n99999999999999999999\r\n$1\r\n0\r\n",
+        "*2\r\n$19\r\n9223372036854775807\r\n$6\r\n999999\r\n",
+    ] {
+        answers.push(text.repeat(40).into_bytes());
+        answers.push(text.into());
+    }
+    let mut tasks = JoinSet::new();
+    for words in answers {
+        let told = String::from_utf8_lossy(&words[..words.len().min(40)]).into_owned();
+        let handle = Portcullis::builder().url(stranger(words)).build();
+        let handle = handle.expect("valid");
+        tasks.spawn(async move {
+            let lock = mutex(&handle);
+            for _ in 0..3 {
+                let error = failure(within(LIMIT, &told, lock.try_lock()).await);
+                let _ = (error.is_outage(), error.to_string());
+            }
+            let looked = handle.check().into_future();
+            let looked = within(LIMIT, &told, looked).await;
+            if let Ok(report) = looked {
+                assert!(!report.is_ok(), "{told:?}: {report}");
+            }
+        });
+    }
+    all_done(tasks).await;
 }

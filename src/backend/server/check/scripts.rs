@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use redis::{Pipeline, Value};
 
-use super::{Outcome, Survey};
+use super::{NONSENSE, Outcome, Survey};
 use crate::backend::server::call::{Ask, Body, Call, End, Extend, Renew};
 use crate::backend::server::link;
 use crate::backend::server::reply::{self, Acquired, Ended, Renewed};
@@ -121,7 +121,7 @@ impl Survey {
     }
 
     fn nonsense(&mut self, script: String) {
-        let code = "an answer that it never gives".to_owned();
+        let code = NONSENSE.to_owned();
         self.find(Finding::ScriptFails { script, code });
     }
 
