@@ -133,7 +133,7 @@ impl Portcullis {
     ///
     /// It has a connection of its own and uses no gate of anybody's: it tries each command, and runs
     /// each script, at keys that it makes up under the handle's prefix, and removes them. It takes
-    /// about twenty round trips. A missing right leaves a line in the server's `ACL LOG`. Of gates
+    /// about twenty round trips. Looks that are asked for while one is under way share the next. A missing right leaves a line in the server's `ACL LOG`. Of gates
     /// in memory there is nothing to find.
     ///
     /// # Errors
@@ -163,7 +163,8 @@ impl Portcullis {
 
     /// Ends this handle's use of its gates: new calls and waiters are refused at once, guards live
     /// on until they are dropped or `deadline` has passed, then all are released and their holders
-    /// told that they lost.
+    /// told that they lost. So are those that a layer has let through
+    /// [by itself](crate::layer::OnOutage::Local).
     ///
     /// Call it when the server that used the gates has ended, before the process does: what was
     /// dropped in the last moment is delivered. Calling it again is harmless.

@@ -3,8 +3,8 @@
 //!
 //! # Invariants
 //!
-//! 1. The inner service is called once, and only after the lease was granted or the request found
-//!    exempt.
+//! 1. The inner service is called once, and only after the lease was granted, the request found
+//!    exempt, or its server found away by a policy that allows it.
 //! 2. The service that is called is the one that was polled ready.
 //! 3. From its grant on, a lease has an owner that lives in the future or in what the future
 //!    returned.

@@ -116,7 +116,8 @@
 //! or one took too long, when a connection has been silent for the `command_timeout`, or when five
 //! admissions in a row ran out of their budget without a word of the server. While it is open no
 //! request is spent on finding out: the background thread tries the server at least twice a second,
-//! and the gates are back within a second of its recovery. Only what is no service opens it; a no
+//! or once in a `connect_timeout` where attempts to connect get no answer, and the gates are back
+//! within a second of its recovery, or that time-out if it is longer. Only what is no service opens it; a no
 //! of a server that serves, such as a missing right, does not, and is answered 503 under every
 //! policy. An outage is logged once, at its beginning and at its end.
 //!
@@ -135,7 +136,10 @@
 //! # Ok(()) }
 //! ```
 //!
-//! Leases that are held when the server goes away last until their TTL is over, and are then lost.
+//! Leases that are held when the server goes away last until their TTL is over, and are then lost. Who
+//! waits in the server's queue at that moment keeps its place, which outlasts many an outage: the
+//! policy decides when its `max_wait` is over. When the server is back, those that were let through
+//! without it are not counted by it: they go on beside those that it lets in.
 //!
 //! # Several gates
 //!

@@ -34,7 +34,8 @@ pub enum LockedStatus {
 /// that it can't serve.
 ///
 /// A server that serves and says no is no outage: rights that are missing, or something else under
-/// a gate's key, are answered 503 under every policy.
+/// a gate's key, are answered 503 under every policy. Who stands in the server's queue when it goes
+/// away keeps its place under every policy, and falls under it when its `max_wait` is over.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum OnOutage {
     /// They wait for it as long as they wait for their turn, counted from the beginning of the

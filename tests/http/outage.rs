@@ -619,3 +619,65 @@ async fn a_server_that_says_that_it_can_not_serve_is_done_without_until_it_can()
         .expect("it obeys");
     back_soon(&allowing).await;
 }
+
+/// A way on which packets are lost: nobody is refused, nobody gets through. When it is mended, they
+/// reach the server.
+struct LostWay(tokio::net::TcpListener, Vec<tokio::net::TcpStream>);
+
+impl LostWay {
+    async fn new() -> Self {
+        let socket = tokio::net::TcpSocket::new_v4().expect("a socket");
+        let address = "127.0.0.1:0".parse().expect("an address");
+        socket.bind(address).expect("a free port");
+        let listener = socket.listen(1).expect("it listens");
+        let address = listener.local_addr().expect("bound");
+        // Whoever comes after those who fill its queue is not answered.
+        let mut filling = Vec::new();
+        while let Ok(stream) = timeout(
+            Duration::from_millis(300),
+            tokio::net::TcpStream::connect(address),
+        )
+        .await
+        {
+            filling.push(stream.expect("a connection"));
+        }
+        Self(listener, filling)
+    }
+
+    fn url(&self) -> String {
+        format!("redis://{}/", self.0.local_addr().expect("bound"))
+    }
+
+    fn mend(self, server: &Server) {
+        let port = server.port();
+        drop(self.1);
+        tokio::spawn(async move {
+            while let Ok((mut client, _)) = self.0.accept().await {
+                tokio::spawn(async move {
+                    let server = tokio::net::TcpStream::connect(("127.0.0.1", port)).await;
+                    let mut server = server.expect("it is there");
+                    let _ = tokio::io::copy_bidirectional(&mut client, &mut server).await;
+                });
+            }
+        });
+    }
+}
+
+#[tokio::test]
+async fn gates_are_back_soon_after_a_way_on_which_all_was_lost() {
+    let server = Server::start();
+    let direct = handle(&server);
+    let _held = hold(&permits(&direct, 1)).await;
+    for step in 0..2 {
+        let way = LostWay::new().await;
+        let gates = Portcullis::builder().url(way.url()).build();
+        let gates = gates.expect("valid");
+        let layer = permits(&gates, 1).on_outage(OnOutage::Allow);
+        let begun = std::time::Instant::now();
+        assert_eq!(status(&layer).await, StatusCode::OK);
+        println!("first after {:?}", begun.elapsed());
+        tokio::time::sleep(Duration::from_millis(1500 + 350 * step)).await;
+        way.mend(&server);
+        back_soon(&layer).await;
+    }
+}

@@ -9,6 +9,8 @@ mod info;
 mod pushes;
 mod scripts;
 
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
@@ -58,19 +60,54 @@ pub(super) struct Inspector {
 
 impl Inspector {
     /// Runs until the handle is gone and the last look has ended.
+    ///
+    /// Looks at one thing follow each other, and all who ask meanwhile share the next: as many at once
+    /// as ask, as a probe of readiness may, would be a load and find the server slow.
     pub(super) async fn run(self, mut looks: UnboundedReceiver<Look>) {
         let mut under_way = JoinSet::new();
-        while let Some(Look { exact, answer }) = looks.recv().await {
-            let inspector = self.clone();
-            while under_way.try_join_next().is_some() {}
-            // Each in a task of its own: one that is slow keeps no other waiting.
-            under_way.spawn(async move {
-                // Who does not wait for it any more needs no answer.
-                let _ = answer.send(inspector.look(&exact).await);
-            });
-        }
+        // Who waits for the next look, for each that is under way.
+        let mut next: HashMap<Vec<String>, Vec<CheckAnswer>> = HashMap::new();
+        let mut is_open = true;
         // What is under way still has something to give back. Each of its steps has a deadline.
-        while under_way.join_next().await.is_some() {}
+        while is_open || !under_way.is_empty() {
+            tokio::select! {
+                look = looks.recv(), if is_open => match look {
+                    None => is_open = false,
+                    Some(Look { exact, answer }) => match next.entry(exact) {
+                        Entry::Occupied(mut next) => next.get_mut().push(answer),
+                        Entry::Vacant(next) => {
+                            let exact = next.key().clone();
+                            next.insert(Vec::new());
+                            under_way.spawn(self.clone().answer(exact, vec![answer]));
+                        }
+                    },
+                },
+                Some(ended) = under_way.join_next() => {
+                    // It can't fail: what may panic runs in a task of its own.
+                    let Ok(exact) = ended else { continue };
+                    let mut answers = next.remove(&exact).unwrap_or_default();
+                    answers.retain(|answer| !answer.is_closed());
+                    if !answers.is_empty() {
+                        next.insert(exact.clone(), Vec::new());
+                        under_way.spawn(self.clone().answer(exact, answers));
+                    }
+                }
+            }
+        }
+    }
+
+    /// One look for all who have asked for it; gives what was looked at.
+    async fn answer(self, exact: Vec<String>, answers: Vec<CheckAnswer>) -> Vec<String> {
+        let keys = exact.clone();
+        let look = tokio::spawn(async move { self.look(&keys).await });
+        let found = look
+            .await
+            .unwrap_or_else(|_| Err(BackendError::background_ended()));
+        for answer in answers {
+            // Who does not wait for it any more needs no answer.
+            let _ = answer.send(found.clone());
+        }
+        exact
     }
 
     async fn look(self, exact: &[String]) -> Result<Report, BackendError> {

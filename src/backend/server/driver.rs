@@ -28,7 +28,8 @@ use crate::token::Instance;
 /// the next are packed.
 const INTAKE: usize = 64;
 const BATCH: usize = 16;
-/// Who is served again is to know within a second, the time to connect included.
+/// Who is served again is to know within a second: pauses count from the beginning of an attempt, so
+/// that one which got no answer is followed by the next at once.
 const RETRY: Backoff = Backoff::new(Duration::from_millis(20), Duration::from_millis(500));
 /// So many attempts fail before the server counts as away: it may just be restarting.
 const ATTEMPTS: u32 = 3;
@@ -67,6 +68,7 @@ enum Link {
     },
     Connecting {
         attempts: u32,
+        since: Instant,
     },
     Up {
         connection: MultiplexedConnection,
@@ -180,7 +182,7 @@ impl Driver {
                 self.event(now, event);
             }
             if !asked.is_empty() {
-                self.connect_all();
+                self.connect_all(now);
             }
             for command in asked.drain(..) {
                 self.core.command(now, command);
@@ -243,7 +245,7 @@ impl Driver {
                 }
                 self.links[link] = Link::Down {
                     attempts: attempts + 1,
-                    retry_at: now.after(self.pause(attempts)),
+                    retry_at: self.retry_at(now, link, attempts),
                 };
             }
             Event::Answered {
@@ -263,7 +265,7 @@ impl Driver {
 
     fn attempts(&self, link: usize) -> u32 {
         match &self.links[link] {
-            Link::Connecting { attempts }
+            Link::Connecting { attempts, .. }
             | Link::Down { attempts, .. }
             | Link::Up { attempts, .. } => *attempts,
         }
@@ -273,14 +275,24 @@ impl Driver {
         RETRY.pause(attempts, self.instance.jitter(attempts))
     }
 
-    fn connect_all(&mut self) {
+    /// When to try again after an attempt that failed now. There is a short pause at least: attempts
+    /// of a fleet that began together fail together.
+    fn retry_at(&self, now: Instant, link: usize, attempts: u32) -> Instant {
+        let least = now.after(self.pause(0));
+        match &self.links[link] {
+            Link::Connecting { since, .. } => since.after(self.pause(attempts)).max(least),
+            Link::Down { .. } | Link::Up { .. } => now.after(self.pause(attempts)),
+        }
+    }
+
+    fn connect_all(&mut self, now: Instant) {
         for link in 0..self.links.len() {
             if let Link::Down {
                 attempts: 0,
                 retry_at: Instant::FAR,
             } = self.links[link]
             {
-                self.connect(link, 0);
+                self.connect(now, link, 0);
             }
         }
     }
@@ -290,13 +302,16 @@ impl Driver {
             if let Link::Down { attempts, retry_at } = self.links[link]
                 && retry_at <= now
             {
-                self.connect(link, attempts);
+                self.connect(now, link, attempts);
             }
         }
     }
 
-    fn connect(&mut self, link: usize, attempts: u32) {
-        self.links[link] = Link::Connecting { attempts };
+    fn connect(&mut self, now: Instant, link: usize, attempts: u32) {
+        self.links[link] = Link::Connecting {
+            attempts,
+            since: now,
+        };
         let (origin, settings, events) = (
             Arc::clone(&self.origin),
             self.settings.clone(),

@@ -517,7 +517,8 @@ async fn many_looks_leave_no_connection() {
             most = most.max(proxy.connections());
             assert_eq!(is_ok.expect("no panic"), !frozen);
         }
-        eprintln!("MOST {most} frozen {frozen}");
+        // One look has two, and the next begins before those of the last are seen to be closed.
+        assert!(most <= 4, "{most}");
     }
     rig.server.thaw();
     assert!(look(&handle).await.is_ok());
