@@ -1,7 +1,5 @@
 //! What becomes of requests while the server is away, and how soon they are gated again.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use http::StatusCode;
@@ -13,29 +11,29 @@ use tokio::time::timeout;
 use tower::{Layer, ServiceExt, service_fn};
 
 use crate::fixture::{Broken, PROMPTLY, Pieces, Probe, SEEN, request};
-use crate::support::{Mode, Proxy, Server, wait_for};
+use crate::support::{Server, wait_for};
 
-const NO_WAIT: Duration = Duration::ZERO;
+pub(crate) const NO_WAIT: Duration = Duration::ZERO;
 
 /// A handle with the time-outs that users have, and its server.
-fn start() -> (Server, Portcullis) {
+pub(crate) fn start() -> (Server, Portcullis) {
     let server = Server::start();
     let gates = handle(&server);
     (server, gates)
 }
 
-fn handle(server: &Server) -> Portcullis {
+pub(crate) fn handle(server: &Server) -> Portcullis {
     let builder = Portcullis::builder().url(server.url());
     builder.build().expect("a local address")
 }
 
-fn permits(gates: &Portcullis, limit: u32) -> ConcurrencyLimitLayer {
+pub(crate) fn permits(gates: &Portcullis, limit: u32) -> ConcurrencyLimitLayer {
     let semaphore = gates.semaphore("reports", limit).expect("in range");
     ConcurrencyLimitLayer::new(semaphore).max_wait(NO_WAIT)
 }
 
 /// The status of one request, which holds nothing afterwards.
-async fn status(layer: &ConcurrencyLimitLayer<Http>) -> StatusCode {
+pub(crate) async fn status(layer: &ConcurrencyLimitLayer<Http>) -> StatusCode {
     let gated = layer.layer(Probe::answering(Pieces::empty));
     let answer = timeout(SEEN, gated.oneshot(request())).await;
     answer
@@ -45,20 +43,11 @@ async fn status(layer: &ConcurrencyLimitLayer<Http>) -> StatusCode {
 }
 
 /// Waits until the layer gates again: a full semaphore lets nobody through.
-async fn until_gated(layer: &ConcurrencyLimitLayer<Http>) {
+pub(crate) async fn until_gated(layer: &ConcurrencyLimitLayer<Http>) {
     wait_for("the gate is back", SEEN, async || {
         status(layer).await == StatusCode::SERVICE_UNAVAILABLE
     })
     .await;
-}
-
-/// The same within what is promised, as a busy machine keeps it.
-async fn back_soon(layer: &ConcurrencyLimitLayer<Http>) {
-    let begun = std::time::Instant::now();
-    until_gated(layer).await;
-    let took = begun.elapsed();
-    println!("back after {took:?}");
-    assert!(took < PROMPTLY, "{took:?}");
 }
 
 async fn until_served(layer: &ConcurrencyLimitLayer<Http>) {
@@ -268,7 +257,7 @@ async fn a_local_limit_of_nobody_is_a_mistake_that_is_told() {
 }
 
 /// A request that holds locally until its body is dropped.
-async fn hold(layer: &ConcurrencyLimitLayer<Http>) -> http::Response<HeldBody<Pieces>> {
+pub(crate) async fn hold(layer: &ConcurrencyLimitLayer<Http>) -> http::Response<HeldBody<Pieces>> {
     let gated = layer.layer(Probe::answering(Pieces::silent));
     let answer = timeout(SEEN, gated.oneshot(request())).await;
     answer.expect("in bounded time").expect("an answer")
@@ -325,159 +314,6 @@ async fn a_place_in_the_queue_is_kept_until_its_wait_is_over_and_then_the_policy
         assert_eq!(status, expected);
     }
     assert!(begun.elapsed() < wait + PROMPTLY);
-}
-
-#[tokio::test]
-async fn who_is_let_through_by_nobody_any_more_is_gated_again_after_a_black_hole() {
-    let server = Server::start();
-    let proxy = Proxy::start(server.port());
-    let gates = Portcullis::builder()
-        .url(proxy.url())
-        .build()
-        .expect("valid");
-    let direct = handle(&server);
-    let _held = hold(&permits(&direct, 1)).await;
-    let layer = permits(&gates, 1).on_outage(OnOutage::Allow);
-    until_gated(&layer).await;
-    for step in 0..4 {
-        proxy.set(Mode::BlackHole);
-        wait_for("it is away", SEEN, async || {
-            status(&layer).await == StatusCode::OK
-        })
-        .await;
-        // Somewhere in an attempt to connect.
-        tokio::time::sleep(Duration::from_millis(1000 + 300 * step)).await;
-        proxy.set(Mode::Pass);
-        back_soon(&layer).await;
-    }
-}
-
-#[tokio::test]
-async fn a_slow_server_costs_a_request_its_budget_and_no_more() {
-    let server = Server::start();
-    let proxy = Proxy::start(server.port());
-    let gates = Portcullis::builder()
-        .url(proxy.url())
-        .build()
-        .expect("valid");
-    let layer = permits(&gates, 5).on_outage(OnOutage::Allow);
-    assert_eq!(status(&layer).await, StatusCode::OK);
-    proxy.set(Mode::Delay(Duration::from_millis(60)));
-    let mut worst = Duration::ZERO;
-    let mut atonce = 0;
-    for _ in 0..60 {
-        let mut requests = JoinSet::new();
-        for _ in 0..5 {
-            let layer = layer.clone();
-            requests.spawn(async move {
-                let begun = std::time::Instant::now();
-                (status(&layer).await, begun.elapsed())
-            });
-        }
-        for (status, took) in requests.join_all().await {
-            assert_eq!(status, StatusCode::OK);
-            worst = worst.max(took);
-            if took < Duration::from_millis(50) {
-                atonce += 1;
-            }
-        }
-    }
-    eprintln!("SLOW worst {worst:?}, at once {atonce} of 300");
-    proxy.set(Mode::Pass);
-    let full = permits(&gates, 5);
-    let _held: Vec<_> = futures_util::future::join_all((0..5).map(|_| async {
-        loop {
-            let held = hold(&full).await;
-            if held.status() == StatusCode::OK {
-                return held;
-            }
-        }
-    }))
-    .await;
-    until_gated(&layer).await;
-}
-
-/// Requests that come, wait, work and are dropped at any moment while the server comes and goes.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn however_many_come_and_go_in_an_outage_no_permit_is_lost_and_none_too_many_is_out() {
-    const SHARED: u32 = 5;
-    const LOCAL: u32 = 3;
-    let (server, gates) = start();
-    let inside = Arc::new(AtomicUsize::new(0));
-    let most = Arc::new(AtomicUsize::new(0));
-    let probe = Probe::new({
-        let (inside, most) = (Arc::clone(&inside), Arc::clone(&most));
-        move |_| {
-            let leave = Leave(Arc::clone(&inside));
-            most.fetch_max(inside.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
-            async move {
-                tokio::time::sleep(Duration::from_millis(3)).await;
-                drop(leave);
-                Ok::<_, Broken>(http::Response::new(Pieces::empty()))
-            }
-        }
-    });
-    let layer = permits(&gates, SHARED).max_wait(Duration::from_millis(400));
-    let layer = layer.on_outage(OnOutage::Local(LOCAL));
-    let mut requests = JoinSet::new();
-    for number in 0..3000u64 {
-        let gated = layer.layer(probe.clone());
-        requests.spawn(async move {
-            tokio::time::sleep(Duration::from_millis(number)).await;
-            let patience = Duration::from_millis(number * 37 % 600);
-            // Some go before they are answered.
-            match timeout(patience, gated.oneshot(request())).await {
-                Ok(answer) => Some(answer.expect("an answer").status()),
-                Err(_) => None,
-            }
-        });
-    }
-    for step in 0..6 {
-        tokio::time::sleep(Duration::from_millis(200)).await;
-        server.freeze();
-        tokio::time::sleep(Duration::from_millis(150 * (step % 3 + 1))).await;
-        server.thaw();
-        if step == 3 {
-            server.restart();
-        }
-    }
-    let mut served = 0;
-    for status in timeout(Duration::from_secs(60), requests.join_all())
-        .await
-        .expect("all end")
-    {
-        match status {
-            Some(StatusCode::OK) => served += 1,
-            Some(StatusCode::SERVICE_UNAVAILABLE) | None => {}
-            Some(other) => panic!("{other}"),
-        }
-    }
-    assert!(served > 100, "{served}");
-    // Of a server that restarts empty, those who hold do not know it at once.
-    let bound = usize::try_from(2 * SHARED + LOCAL).expect("small");
-    let most = most.load(Ordering::SeqCst);
-    assert!(most <= bound, "{most}");
-    eprintln!("CROWD served {served} most {most}");
-    assert_eq!(inside.load(Ordering::SeqCst), 0);
-    // All are back, here as there.
-    let semaphore = gates.semaphore("reports", SHARED).expect("in range");
-    let whole = semaphore.max_wait(SEEN);
-    drop(whole.acquire_many(SHARED).await.expect("all are free"));
-    server.kill();
-    let held = futures_util::future::join_all((0..LOCAL).map(|_| hold(&layer))).await;
-    for answer in &held {
-        assert_eq!(answer.status(), StatusCode::OK);
-    }
-    assert_eq!(status(&layer).await, StatusCode::SERVICE_UNAVAILABLE);
-}
-
-/// Counts one out when it is dropped.
-struct Leave(Arc<AtomicUsize>);
-
-impl Drop for Leave {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::SeqCst);
-    }
 }
 
 #[tokio::test]
@@ -558,126 +394,4 @@ async fn gates_on_one_way_act_each_by_its_own_policy() {
         ask(OnOutage::Allow).await.status(),
         StatusCode::SERVICE_UNAVAILABLE
     );
-}
-
-/// A script of somebody's that runs on, credentials that change, a master that is demoted.
-#[tokio::test]
-async fn a_server_that_says_that_it_can_not_serve_is_done_without_until_it_can() {
-    let server = Server::start_with(&["--lua-time-limit", "50"]);
-    let gates = handle(&server);
-    let other = handle(&server);
-    // They wait a little: that nobody can come in at once, a replica can say, too.
-    let allowing = permits(&gates, 1).max_wait(Duration::from_millis(50));
-    let allowing = allowing.on_outage(OnOutage::Allow);
-    let _held = hold(&permits(&other, 1)).await;
-    until_gated(&allowing).await;
-    let all_pass = async |what: &str| {
-        wait_for(what, SEEN, async || {
-            status(&allowing).await == StatusCode::OK
-        })
-        .await;
-        for _ in 0..20 {
-            assert_eq!(status(&allowing).await, StatusCode::OK, "{what}");
-            tokio::time::sleep(Duration::from_millis(50)).await;
-        }
-    };
-
-    server.command(&["REPLICAOF", "127.0.0.1", "1"]).await;
-    all_pass("demoted").await;
-    server.command(&["REPLICAOF", "NO", "ONE"]).await;
-    back_soon(&allowing).await;
-
-    let mut connection = server.connection();
-    let looping = std::thread::spawn(move || {
-        let mut order = redis::cmd("EVAL");
-        let looped = order.arg("while true do end").arg(0);
-        looped
-            .query::<()>(&mut connection)
-            .expect_err("it is killed");
-    });
-    all_pass("busy").await;
-    let mut killer = server.connection();
-    let killed = redis::cmd("SCRIPT").arg("KILL").query::<()>(&mut killer);
-    killed.expect("it can be killed");
-    looping.join().expect("the loop ends");
-    back_soon(&allowing).await;
-
-    server
-        .command(&["CONFIG", "SET", "requirepass", "new-4711"])
-        .await;
-    let mut admin = redis::Client::open(format!("redis://:new-4711@127.0.0.1:{}/", server.port()))
-        .and_then(|client| client.get_connection())
-        .expect("it knows the password");
-    redis::cmd("CLIENT")
-        .arg(&["KILL", "SKIPME", "yes"])
-        .exec(&mut admin)
-        .expect("it obeys");
-    all_pass("rotated").await;
-    redis::cmd("CONFIG")
-        .arg(&["SET", "requirepass", ""])
-        .exec(&mut admin)
-        .expect("it obeys");
-    back_soon(&allowing).await;
-}
-
-/// A way on which packets are lost: nobody is refused, nobody gets through. When it is mended, they
-/// reach the server.
-struct LostWay(tokio::net::TcpListener, Vec<tokio::net::TcpStream>);
-
-impl LostWay {
-    async fn new() -> Self {
-        let socket = tokio::net::TcpSocket::new_v4().expect("a socket");
-        let address = "127.0.0.1:0".parse().expect("an address");
-        socket.bind(address).expect("a free port");
-        let listener = socket.listen(1).expect("it listens");
-        let address = listener.local_addr().expect("bound");
-        // Whoever comes after those who fill its queue is not answered.
-        let mut filling = Vec::new();
-        while let Ok(stream) = timeout(
-            Duration::from_millis(300),
-            tokio::net::TcpStream::connect(address),
-        )
-        .await
-        {
-            filling.push(stream.expect("a connection"));
-        }
-        Self(listener, filling)
-    }
-
-    fn url(&self) -> String {
-        format!("redis://{}/", self.0.local_addr().expect("bound"))
-    }
-
-    fn mend(self, server: &Server) {
-        let port = server.port();
-        drop(self.1);
-        tokio::spawn(async move {
-            while let Ok((mut client, _)) = self.0.accept().await {
-                tokio::spawn(async move {
-                    let server = tokio::net::TcpStream::connect(("127.0.0.1", port)).await;
-                    let mut server = server.expect("it is there");
-                    let _ = tokio::io::copy_bidirectional(&mut client, &mut server).await;
-                });
-            }
-        });
-    }
-}
-
-#[tokio::test]
-async fn gates_are_back_soon_after_a_way_on_which_all_was_lost() {
-    let server = Server::start();
-    let direct = handle(&server);
-    let _held = hold(&permits(&direct, 1)).await;
-    for step in 0..2 {
-        let way = LostWay::new().await;
-        let gates = Portcullis::builder().url(way.url()).build();
-        let gates = gates.expect("valid");
-        let layer = permits(&gates, 1).on_outage(OnOutage::Allow);
-        let begun = std::time::Instant::now();
-        assert_eq!(status(&layer).await, StatusCode::OK);
-        println!("first after {:?}", begun.elapsed());
-        tokio::time::sleep(Duration::from_millis(1500 + 350 * step)).await;
-        way.mend(&server);
-        back_soon(&layer).await;
-    }
 }
