@@ -191,8 +191,10 @@ impl Tag {
         &TAGS[usize::from(self.0)]
     }
 
-    pub(crate) fn index(self) -> usize {
-        usize::from(self.0)
+    /// Which of so many connections carries it. By its stripe: of the tags that named gates have,
+    /// every number is a multiple of 32, which two and four connections would not part.
+    pub(crate) fn link(self, links: usize) -> usize {
+        usize::from(self.0) / SLOTS_PER_TAG % links
     }
 
     /// The tag that stands for the stripe of slots into which `name` falls.
@@ -706,6 +708,22 @@ mod tests {
         assert_eq!(crc16(b"123456789"), 0x31C3);
         assert_eq!(slot("a}b"), 7866);
         assert_eq!(slot("q:{a}b}"), 15495);
+    }
+
+    #[test]
+    fn gates_are_spread_over_the_connections_whoever_has_named_them() {
+        for links in 1..=4 {
+            let (mut named_by_us, mut by_others) = (vec![0; links], vec![0; links]);
+            for number in 0..1000 {
+                let name = format!("gate-{number}");
+                named_by_us[named(Kind::Mutex, &name, None).tag.link(links)] += 1;
+                by_others[Tag::of_key(&name).link(links)] += 1;
+            }
+            let fair = 1000 / links / 2;
+            for count in named_by_us.into_iter().chain(by_others) {
+                assert!(count > fair, "{count} of 1000 over {links}");
+            }
+        }
     }
 
     #[test]

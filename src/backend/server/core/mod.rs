@@ -198,7 +198,7 @@ impl Core {
     /// The connection that carries a tag's calls: always the same one, so that they run in the
     /// order of their sending.
     pub(super) fn link_of(&self, tag: Tag) -> usize {
-        tag.index() % self.links.len()
+        tag.link(self.links.len())
     }
 
     fn is_up(&self, tag: Tag) -> bool {

@@ -101,7 +101,7 @@ impl Core {
         let Some(Entry::Waiting(waiter)) = self.entries.get_mut(&token) else {
             return;
         };
-        let link = waiter.request.resource.tag.index() % self.links.len();
+        let link = waiter.request.resource.tag.link(self.links.len());
         let (Some(bridge), Some(outage), false) = (
             waiter.request.terms.bridge,
             &self.breakers[link].open,

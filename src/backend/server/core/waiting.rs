@@ -200,7 +200,7 @@ impl Core {
             return;
         }
         let tag = waiter.request.resource.tag;
-        let link = tag.index() % self.links.len();
+        let link = tag.link(self.links.len());
         let Some(server_ms) = self.clock.ms(now).filter(|_| self.links[link]) else {
             // Asked as soon as there is a connection, which brings a reading of the server's clock.
             return;
@@ -404,7 +404,7 @@ impl Core {
                 .trouble
                 .take()
                 .or_else(|| waiter.in_flight.then(|| Box::new(Failure::Unknown(None))));
-            let link = waiter.request.resource.tag.index() % self.links.len();
+            let link = waiter.request.resource.tag.link(self.links.len());
             let error = self.waiter_error(now, token, trouble.as_deref());
             self.leave(now, token, Err(error.into()));
             self.overran(now, link, trouble.map(|trouble| *trouble));
