@@ -6,14 +6,14 @@ use std::time::{Duration, Instant};
 
 use http::HeaderValue;
 use http::request::Parts;
-use portcullis::layer::{Demand, KeyError};
+use portcullis::layer::{Demand, KeyError, OnOutage};
 use portcullis::{ConcurrencyLimitLayer, MutexLayer, Portcullis};
 use tonic::service::{LayerExt, Routes};
 use tonic::{Code, Status};
 
 use crate::fixture::{
     Fixture, GatedService, KEY, LONG, NO_WAIT, Probe, WITHDRAW, ask, assert_discreet, bare_call,
-    http_request, promptly, retry_after, serve, serve_probe,
+    http_request, promptly, retry_after, serve, serve_probe, serving,
 };
 
 /// The status that a call behind `layer` ends with, before it reaches the service.
@@ -102,6 +102,17 @@ async fn an_outage_is_unavailable() {
     ] {
         assert_eq!(status.code(), Code::Unavailable);
         assert_eq!(retry_after(&status), Some(Duration::from_secs(1)));
+    }
+}
+
+#[tokio::test]
+async fn in_an_outage_a_layer_that_may_do_without_the_server_lets_calls_through() {
+    let fixture = Fixture::new();
+    fixture.memory.outage(true);
+    for on_outage in [OnOutage::Allow, OnOutage::Local(1)] {
+        let (mut client, _entries) = serve_probe(&fixture.lock().on_outage(on_outage));
+        let answer = promptly("an answer", client.check(ask())).await;
+        assert_eq!(answer.expect("let through").into_inner(), serving());
     }
 }
 

@@ -369,8 +369,8 @@ async fn a_connection_that_can_not_be_had_is_an_outage_for_those_gates_only_that
     }
     let mut seen = [StatusCode::OK; 24];
     for _ in 0..5 {
-        for account in 0..24 {
-            seen[account] = ask(account).await;
+        for (account, seen) in seen.iter_mut().enumerate() {
+            *seen = ask(account).await;
         }
         tokio::time::sleep(Duration::from_millis(200)).await;
     }
