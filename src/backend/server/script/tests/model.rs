@@ -13,6 +13,7 @@ pub(super) const CLAIM_MS: u64 = 3_000;
 const WAIT_MS: u64 = 86_400_000;
 const SAID_MS: u64 = 300;
 const MAX_DROPPED: usize = 64;
+const MAX_SWEPT: usize = 4;
 
 /// What is known of a token.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -522,7 +523,7 @@ impl Model {
             .queue
             .iter()
             .skip(first)
-            .take(64)
+            .take(MAX_SWEPT)
             .map(|(_, token)| token.clone())
             .collect();
         let deserted: Vec<String> = window
