@@ -167,10 +167,13 @@ pub(crate) enum Kind {
     /// A mutex under a key that others know too.
     Exact,
     Semaphore,
+    /// What subjects have used of their quotas.
+    Rate,
 }
 
 impl Kind {
-    pub(crate) const ALL: [Self; 3] = [Self::Mutex, Self::Exact, Self::Semaphore];
+    /// Those of what is held under a lease.
+    pub(crate) const LEASED: [Self; 3] = [Self::Mutex, Self::Exact, Self::Semaphore];
 
     /// Of the main key; side keys put their own letter behind it.
     const fn letter(self) -> char {
@@ -178,6 +181,7 @@ impl Kind {
             Self::Mutex => 'm',
             Self::Exact => 'x',
             Self::Semaphore => 's',
+            Self::Rate => 'l',
         }
     }
 }
@@ -418,8 +422,12 @@ impl Resource {
             }
             None => add(&mut keys, ""),
         };
-        let ends = [main, add(&mut keys, "q")];
-        add(&mut keys, "r");
+        let mut ends = [main; 2];
+        // All that is kept of a subject's quotas is under one key.
+        if kind != Kind::Rate {
+            ends[1] = add(&mut keys, "q");
+            add(&mut keys, "r");
+        }
         Self {
             kind,
             tag,
@@ -614,12 +622,19 @@ mod tests {
     proptest! {
         #[test]
         fn distinct_gates_have_distinct_keys(
-            one in (any::<bool>(), hostile(), proptest::option::of(hostile())),
-            other in (any::<bool>(), hostile(), proptest::option::of(hostile())),
+            one in (0..3_usize, hostile(), proptest::option::of(hostile())),
+            other in (0..3_usize, hostile(), proptest::option::of(hostile())),
         ) {
-            let kind = |mutex| if mutex { Kind::Mutex } else { Kind::Semaphore };
-            let first = named(kind(one.0), &one.1, one.2.as_deref());
-            let second = named(kind(other.0), &other.1, other.2.as_deref());
+            const KINDS: [Kind; 3] = [Kind::Mutex, Kind::Semaphore, Kind::Rate];
+            let first = named(KINDS[one.0], &one.1, one.2.as_deref());
+            let second = named(KINDS[other.0], &other.1, other.2.as_deref());
+            if let Kind::Rate = first.kind {
+                prop_assert_eq!(first.main() == second.main(), one == other);
+                return Ok(());
+            } else if let Kind::Rate = second.kind {
+                prop_assert!(!keys(&first).contains(&second.main().to_owned()));
+                return Ok(());
+            }
             let mut all: HashSet<String> = HashSet::new();
             let same = one == other;
             for gate in [&first, &second] {

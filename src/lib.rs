@@ -1,6 +1,6 @@
-//! The gate in your Tower: mutexes and counting semaphores that a fleet of processes shares through
-//! Redis or Valkey, waiting by push instead of polling, as Tower layers and as primitives under
-//! them.
+//! The gate in your Tower: mutexes, counting semaphores and rate limits that a fleet of processes
+//! shares through Redis or Valkey, waiting by push instead of polling, as Tower layers and as
+//! primitives under them.
 //!
 //! # Guarantees
 //!
@@ -25,6 +25,7 @@ pub mod layer;
 mod lease;
 mod mutex;
 mod portcullis;
+mod rate_limit;
 mod semaphore;
 #[cfg(test)]
 mod snapshot;
@@ -45,6 +46,7 @@ pub use self::layer::{ConcurrencyLimitLayer, Held, MutexLayer};
 pub use self::lease::{LeaseMode, LeaseView, Lost, LostReason, Release, Releasing};
 pub use self::mutex::{Mutex, MutexGuard};
 pub use self::portcullis::{Builder, Portcullis};
+pub use self::rate_limit::{Quota, QuotaReport, QuotaStatus, Quotas, RateLimiter};
 pub use self::semaphore::{Semaphore, SemaphorePermit};
 pub use self::token::FencingToken;
 

@@ -49,6 +49,8 @@ pub enum RejectionKind {
     AtCapacity,
     /// The mutex is held, and the request did not wait.
     Locked,
+    /// A quota is used up.
+    OverQuota,
     /// As many wait as may.
     QueueFull,
     /// The request's turn did not come within its `max_wait`.
@@ -75,6 +77,7 @@ impl RejectionKind {
         match self {
             Self::AtCapacity => "at-capacity",
             Self::Locked => "locked",
+            Self::OverQuota => "over-quota",
             Self::QueueFull => "queue-full",
             Self::WaitedTooLong => "waited-too-long",
             Self::LeaseLost => "lease-lost",
@@ -93,6 +96,7 @@ impl RejectionKind {
         match self {
             Self::AtCapacity => "Concurrency limit reached",
             Self::Locked => "Another request is at work on this",
+            Self::OverQuota => "Too many requests",
             Self::QueueFull => "Too many requests are waiting",
             Self::WaitedTooLong => "The request's turn did not come in time",
             Self::LeaseLost => "The exclusive right to do this was lost on the way",
@@ -133,6 +137,7 @@ impl Rejection {
         match (refusal.kind(), self.busy) {
             (RefusalKind::Busy, Busy::AtCapacity) => RejectionKind::AtCapacity,
             (RefusalKind::Busy, Busy::Locked(_)) => RejectionKind::Locked,
+            (RefusalKind::OverQuota, _) => RejectionKind::OverQuota,
             (RefusalKind::QueueFull, _) => RejectionKind::QueueFull,
             (RefusalKind::WaitedTooLong, _) => RejectionKind::WaitedTooLong,
             (RefusalKind::NeverFits, _) => RejectionKind::NeverFits,
@@ -155,6 +160,7 @@ impl Rejection {
             (RejectionKind::Locked, _) => StatusCode::CONFLICT,
             (RejectionKind::NoKey, _) if self.challenge().is_some() => StatusCode::UNAUTHORIZED,
             (RejectionKind::NoKey | RejectionKind::NeverFits, _) => StatusCode::BAD_REQUEST,
+            (RejectionKind::OverQuota, _) => StatusCode::TOO_MANY_REQUESTS,
             _ => StatusCode::SERVICE_UNAVAILABLE,
         }
     }

@@ -25,11 +25,13 @@ use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 use tokio::sync::oneshot;
 
 use self::call::Request;
-use self::core::{Command, Core};
+use self::core::{Asked, Command, Core};
 use self::driver::Driver;
 pub(crate) use self::link::Origin;
 use super::local::Local;
-use super::{Acquire, Backend, Place, ReleaseAnswer, ShutdownReport, Terms, Waiting, thread};
+use super::{
+    Acquire, Backend, Place, ReleaseAnswer, ShutdownReport, Take, Taking, Terms, Waiting, thread,
+};
 use crate::error::{BackendError, BackendErrorKind, ConfigError};
 use crate::key::{Prefix, Resource};
 use crate::token::{Instance, Token};
@@ -123,6 +125,24 @@ impl Backend for ServerBackend {
             commands: self.commands.clone(),
             resource: Arc::new(resource),
         })
+    }
+
+    fn take(&self, resource: &Arc<Resource>, take: Take) -> Taking {
+        let (sender, answer) = oneshot::channel();
+        // Fails as the backend's own sending does.
+        let _ = self.commands.send(Command::Take {
+            take: Box::new(Asked {
+                resource: Arc::clone(resource),
+                take,
+                commands: self.commands.clone(),
+            }),
+            answer: sender,
+        });
+        Taking::Waiting(answer)
+    }
+
+    fn is_remote(&self) -> bool {
+        true
     }
 
     fn local(&self) -> &Arc<dyn Backend> {

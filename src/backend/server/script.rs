@@ -50,6 +50,17 @@ const HAND_OFF: &str = concat!(
     include_str!("../../lua/lib/grant.lua")
 );
 
+/// All of the script for rates but the clock.
+const RATE: &str = concat!(
+    include_str!("../../lua/lib/number.lua"),
+    include_str!("../../lua/rate/quick.lua"),
+    include_str!("../../lua/rate/gcra.lua"),
+    include_str!("../../lua/rate/sliding.lua"),
+    include_str!("../../lua/rate/strict.lua"),
+    include_str!("../../lua/rate/state.lua"),
+    include_str!("../../lua/rate/take.lua"),
+);
+
 /// What answers where nobody else wants the gate, before the rest of the script is even defined: a
 /// function costs as much as a command, whether it is called or not.
 const fn quick(kind: Kind, verb: Verb) -> &'static str {
@@ -58,7 +69,7 @@ const fn quick(kind: Kind, verb: Verb) -> &'static str {
         (Kind::Mutex, Verb::End) => include_str!("../../lua/quick/string_end.lua"),
         (Kind::Semaphore, Verb::Acquire) => include_str!("../../lua/quick/zset_acquire.lua"),
         (Kind::Semaphore, Verb::End) => include_str!("../../lua/quick/zset_end.lua"),
-        (Kind::Exact, _) | (_, Verb::Renew) => "",
+        (Kind::Exact | Kind::Rate, _) | (_, Verb::Renew) => "",
     }
 }
 
@@ -70,11 +81,13 @@ pub(crate) struct Script {
 }
 
 impl Script {
+    /// Of what is leased; of rates there is one script, whatever the verb.
     fn new(kind: Kind, verb: Verb, now: &str) -> Self {
         let (place, setting, holders) = match kind {
             Kind::Mutex => ("mutex", FENCED, STRING_HOLDERS),
             Kind::Exact => ("exact", UNFENCED, STRING_HOLDERS),
             Kind::Semaphore => ("semaphore", "", ZSET_HOLDERS),
+            Kind::Rate => return Self::of("rate/take".to_owned(), [now, RATE].concat()),
         };
         let code = [
             now,
@@ -86,17 +99,21 @@ impl Script {
             HAND_OFF,
             verb.body(),
         ];
-        let code = code.concat();
+        Self::of(format!("{place}/{}", verb.name()), code.concat())
+    }
+
+    fn of(name: String, code: String) -> Self {
         let sha = redis::Script::new(&code).get_hash().to_owned();
-        Self {
-            name: format!("{place}/{}", verb.name()),
-            code,
-            sha,
-        }
+        Self { name, code, sha }
     }
 
     pub(crate) fn get(kind: Kind, verb: Verb) -> &'static Self {
         &SCRIPTS[kind as usize * Verb::ALL.len() + verb as usize]
+    }
+
+    /// The one for rates.
+    pub(crate) fn take() -> &'static Self {
+        Self::get(Kind::Rate, Verb::ALL[0])
     }
 
     /// Every script, to load them.
@@ -106,10 +123,10 @@ impl Script {
 }
 
 static SCRIPTS: LazyLock<Vec<Script>> = LazyLock::new(|| {
-    Kind::ALL
-        .into_iter()
-        .flat_map(|kind| Verb::ALL.map(|verb| Script::new(kind, verb, NOW)))
-        .collect()
+    let leased = Kind::LEASED.into_iter();
+    let leased = leased.flat_map(|kind| Verb::ALL.map(|verb| Script::new(kind, verb, NOW)));
+    let rate = Script::new(Kind::Rate, Verb::ALL[0], NOW);
+    leased.chain([rate]).collect()
 });
 
 #[cfg(test)]

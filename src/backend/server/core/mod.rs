@@ -23,6 +23,7 @@ mod outage;
 mod shutdown;
 mod speaking;
 mod stamps;
+mod taking;
 #[cfg(test)]
 mod tests;
 mod timers;
@@ -39,6 +40,7 @@ use self::holding::Holder;
 use self::outage::Breaker;
 use self::shutdown::Shutdown;
 use self::speaking::TagState;
+pub(super) use self::taking::Asked;
 use self::timers::{Due, Timers};
 use self::waiting::Waiter;
 use super::Settings;
@@ -47,7 +49,7 @@ use super::call::{Body, Call, Request};
 use super::clock::ServerClock;
 use super::reply::failure::Trouble;
 use super::reply::{self, Failure, Garbled, Push, Reply};
-use crate::backend::{Place, ReleaseAnswer, ShutdownReport};
+use crate::backend::{Place, ReleaseAnswer, ShutdownReport, Taken};
 use crate::error::{BackendErrorKind, LockError};
 use crate::key::Tag;
 use crate::lease::Lease;
@@ -74,6 +76,10 @@ pub(super) enum Command {
     Release {
         token: Token,
         answer: Option<oneshot::Sender<ReleaseAnswer>>,
+    },
+    Take {
+        take: Box<Asked>,
+        answer: oneshot::Sender<Result<Taken, LockError>>,
     },
     Shutdown {
         deadline: Duration,
@@ -215,6 +221,7 @@ impl Core {
             } => self.acquire(now, token, request, place, answer),
             Command::Cancel(token) => self.cancel(now, token),
             Command::Release { token, answer } => self.release(now, token, answer),
+            Command::Take { take, answer } => self.take(now, *take, answer),
             Command::Shutdown { deadline, answer } => self.shut_down(now, deadline, answer),
         }
     }

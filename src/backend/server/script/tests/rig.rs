@@ -15,7 +15,7 @@ local function now()
 end
 ";
 
-pub(super) const KINDS: [Kind; 3] = Kind::ALL;
+pub(super) const KINDS: [Kind; 3] = Kind::LEASED;
 
 /// Where all clocks start, in microseconds: a whole second.
 pub(super) const START_US: u64 = 1_800_000_000_000_000;
