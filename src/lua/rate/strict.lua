@@ -1,1 +1,84 @@
--- (empty)
+-- What is kept of a quota by strict log: `times`, when each unit of the last `scale` was used, the oldest first, 8 bytes each.
+
+local strict = {}
+
+local function time_of(kept, index)
+  return (struct.unpack("<d", kept.times, 8 * index - 7))
+end
+
+local function length(kept)
+  return #kept.times / 8
+end
+
+-- How many units are older than the window, by halving.
+local function over(kept, us)
+  local first, last = 1, length(kept)
+  while first <= last do
+    local middle = math.floor((first + last) / 2)
+    if time_of(kept, middle) + kept.scale <= us then
+      first = middle + 1
+    else
+      last = middle - 1
+    end
+  end
+  return last
+end
+
+function strict.new(_, scale)
+  return {scale = scale, times = ""}
+end
+
+function strict.read(value, from)
+  local scale, count, next = struct.unpack("<dI2", value, from)
+  return {scale = scale, times = string.sub(value, next, next + 8 * count - 1)}, next + 8 * count
+end
+
+function strict.write(kept)
+  return struct.pack("<dI2", kept.scale, length(kept)) .. kept.times
+end
+
+function strict.rescale(kept, _, scale)
+  kept.scale = scale
+end
+
+function strict.earliest(kept, us, limit, cost)
+  local count = length(kept)
+  local last = count > 0 and time_of(kept, count) or 0
+  -- So many may be within the window.
+  local blocking = count - (limit - cost)
+  local free = blocking > 0 and time_of(kept, blocking) + kept.scale or 0
+  return math.max(us, last, free)
+end
+
+function strict.take(kept, us, cost)
+  local left = string.sub(kept.times, 8 * over(kept, us) + 1)
+  kept.times = left .. string.rep(struct.pack("<d", us), cost)
+end
+
+function strict.debit(kept, us, limit, cost)
+  local used = length(kept) - over(kept, us)
+  strict.take(kept, us, math.min(cost, math.max(2 * limit - used, 0)))
+end
+
+-- The youngest first.
+function strict.refund(kept, us, cost)
+  strict.take(kept, us, 0)
+  kept.times = string.sub(kept.times, 1, 8 * math.max(length(kept) - cost, 0))
+end
+
+function strict.remaining(kept, us, limit)
+  return math.max(limit - (length(kept) - over(kept, us)), 0)
+end
+
+function strict.ends(kept)
+  local count = length(kept)
+  return count > 0 and time_of(kept, count) + kept.scale or 0
+end
+
+function strict.set_back(kept, by)
+  local times = {}
+  for index = 1, length(kept) do
+    times[index] = struct.pack("<d", math.max(time_of(kept, index) - by, 0))
+  end
+  kept.times = table.concat(times)
+end

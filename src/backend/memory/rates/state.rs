@@ -319,7 +319,7 @@ pub(crate) fn decide(kept: Option<&State>, now: u64, op: Op, cost: u32, rules: &
     let level = |turn: &Turn<'_>| turn.level(now, booked > now, asks && !(writes && turn.used));
     Outcome {
         admitted,
-        wait: if writes && asks { used_at - now } else { 0 },
+        wait: if writes && asks { when - now } else { 0 },
         levels: turns.iter().map(level).collect(),
         change,
     }

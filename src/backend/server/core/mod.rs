@@ -41,6 +41,7 @@ use self::outage::Breaker;
 use self::shutdown::Shutdown;
 use self::speaking::TagState;
 pub(super) use self::taking::Asked;
+use self::taking::Taker;
 use self::timers::{Due, Timers};
 use self::waiting::Waiter;
 use super::Settings;
@@ -48,10 +49,10 @@ use super::backoff::Backoff;
 use super::call::{Body, Call, Request};
 use super::clock::ServerClock;
 use super::reply::failure::Trouble;
-use super::reply::{self, Failure, Garbled, Push, Reply};
+use super::reply::{self, Failure, Garbled, Push, Reply, Trace};
 use crate::backend::{Place, ReleaseAnswer, ShutdownReport, Taken};
 use crate::error::{BackendErrorKind, LockError};
-use crate::key::Tag;
+use crate::key::{Resource, Tag};
 use crate::lease::Lease;
 use crate::time::Instant;
 use crate::token::{ByToken, Token};
@@ -80,6 +81,11 @@ pub(super) enum Command {
     Take {
         take: Box<Asked>,
         answer: oneshot::Sender<Result<Taken, LockError>>,
+    },
+    /// A booked turn whose caller is gone.
+    Unbook {
+        resource: Arc<Resource>,
+        trace: Trace,
     },
     Shutdown {
         deadline: Duration,
@@ -151,6 +157,8 @@ pub(super) struct Core {
     wants_inbox: bool,
     entries: HashMap<Token, Entry, ByToken>,
     tags: HashMap<Tag, TagState>,
+    takers: HashMap<u64, Taker>,
+    last_taker: u64,
     timers: Timers,
     shutdown: Option<Shutdown>,
     calls: Vec<Call>,
@@ -171,6 +179,8 @@ impl Core {
             wants_inbox: false,
             entries: HashMap::default(),
             tags: HashMap::new(),
+            takers: HashMap::new(),
+            last_taker: 0,
             timers: Timers::default(),
             shutdown: None,
             calls: Vec::new(),
@@ -194,7 +204,7 @@ impl Core {
 
     /// Whether nothing is left to be done for anybody.
     pub(super) fn is_idle(&self) -> bool {
-        self.entries.is_empty()
+        self.entries.is_empty() && self.takers.is_empty()
     }
 
     pub(super) fn next_timer(&self) -> Option<Instant> {
@@ -222,6 +232,7 @@ impl Core {
             Command::Cancel(token) => self.cancel(now, token),
             Command::Release { token, answer } => self.release(now, token, answer),
             Command::Take { take, answer } => self.take(now, *take, answer),
+            Command::Unbook { resource, trace } => self.unbook(now, resource, trace),
             Command::Shutdown { deadline, answer } => self.shut_down(now, deadline, answer),
         }
     }
@@ -254,6 +265,9 @@ impl Core {
                 let result = self.decode(now, result, reply::renewed);
                 self.renewed(now, sent, &renew, result);
             }
+            Body::Take(take) => self.took(now, &take, result),
+            // Told to nobody: a turn that was not given back is forfeited.
+            Body::Unbook(_) => {}
         }
         self.settle_shutdown(now);
     }
@@ -264,13 +278,7 @@ impl Core {
         result: Result<redis::Value, Failure>,
         decode: impl FnOnce(&redis::Value) -> Result<Reply<T>, Garbled>,
     ) -> Result<T, Failure> {
-        let reply = decode(&result?).map_err(|Garbled| {
-            let garbled = (
-                redis::ErrorKind::UnexpectedReturnType,
-                "an answer that none of our scripts gives",
-            );
-            Failure::Final(BackendErrorKind::Protocol, redis::RedisError::from(garbled))
-        })?;
+        let reply = decode(&result?).map_err(|Garbled| garbled())?;
         if reply.us > 0 {
             self.clock.observe(reply.us, now);
         }
@@ -319,6 +327,7 @@ impl Core {
         for (_, token) in waiting {
             self.ask(now, token);
         }
+        self.send_takes(now, link);
     }
 
     /// No connection could be made: callers who are still waiting for one are told why.
@@ -350,6 +359,7 @@ impl Core {
                         tags.push(tag);
                     }
                 }
+                Due::Taker(id) => self.taker_due(now, id),
                 Due::Tag(tag) => {
                     if !tags.contains(&tag) {
                         tags.push(tag);
@@ -398,6 +408,14 @@ impl Core {
         };
         self.timers.set(timer, next, Due::Token(token));
     }
+}
+
+fn garbled() -> Failure {
+    let garbled = (
+        redis::ErrorKind::UnexpectedReturnType,
+        "an answer that none of our scripts gives",
+    );
+    Failure::Final(BackendErrorKind::Protocol, redis::RedisError::from(garbled))
 }
 
 /// If the thread ends while leases are held, which only a panic in it can bring about (a caller's
