@@ -167,13 +167,10 @@ pub(crate) enum Kind {
     /// A mutex under a key that others know too.
     Exact,
     Semaphore,
-    /// What subjects have used of their quotas.
-    Rate,
 }
 
 impl Kind {
-    /// Those of what is held under a lease.
-    pub(crate) const LEASED: [Self; 3] = [Self::Mutex, Self::Exact, Self::Semaphore];
+    pub(crate) const ALL: [Self; 3] = [Self::Mutex, Self::Exact, Self::Semaphore];
 
     /// Of the main key; side keys put their own letter behind it.
     const fn letter(self) -> char {
@@ -181,7 +178,6 @@ impl Kind {
             Self::Mutex => 'm',
             Self::Exact => 'x',
             Self::Semaphore => 's',
-            Self::Rate => 'l',
         }
     }
 }
@@ -360,6 +356,45 @@ pub(crate) struct Shared {
     pub(crate) clock: Box<str>,
 }
 
+/// A name and the key of a sibling under it, escaped and joined, with the tag of the whole.
+fn path(name: &str, key: Option<&Key>) -> (Tag, String) {
+    let mut path = encode(name, MAX_PART);
+    if let Some(key) = key {
+        path.push(':');
+        path.push_str(&key.0);
+    }
+    (Tag::of_name(&path), path)
+}
+
+/// The place on the server of what one subject of a rate limiter has used: one key, under a letter
+/// that no kind of gate has.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Subject {
+    pub(crate) tag: Tag,
+    key: Box<str>,
+    /// The limiter as errors and traces name it: never the part that a request brought.
+    pub(crate) limiter: Arc<str>,
+}
+
+impl Subject {
+    const LETTER: char = 'l';
+
+    /// Of the limiter `name`, or of one of the siblings under it.
+    pub(crate) fn new(prefix: &Prefix, name: &Arc<str>, key: Option<&Key>) -> Self {
+        let (tag, path) = path(name, key);
+        let letter = Self::LETTER;
+        Self {
+            tag,
+            key: format!("{}:{{{}}}:{letter}:{path}", prefix.0, tag.text()).into_boxed_str(),
+            limiter: Arc::clone(name),
+        }
+    }
+
+    pub(crate) fn key(&self) -> &str {
+        &self.key
+    }
+}
+
 /// One gate's place on the server.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Resource {
@@ -377,12 +412,7 @@ pub(crate) struct Resource {
 impl Resource {
     /// The place of the gate `name`, or of one of the siblings under it.
     pub(crate) fn named(prefix: &Prefix, kind: Kind, name: &Arc<str>, key: Option<&Key>) -> Self {
-        let mut path = encode(name, MAX_PART);
-        if let Some(key) = key {
-            path.push(':');
-            path.push_str(&key.0);
-        }
-        let tag = Tag::of_name(&path);
+        let (tag, path) = path(name, key);
         Self::place(prefix, kind, tag, None, &path, Arc::clone(name))
     }
 
@@ -422,12 +452,8 @@ impl Resource {
             }
             None => add(&mut keys, ""),
         };
-        let mut ends = [main; 2];
-        // All that is kept of a subject's quotas is under one key.
-        if kind != Kind::Rate {
-            ends[1] = add(&mut keys, "q");
-            add(&mut keys, "r");
-        }
+        let ends = [main, add(&mut keys, "q")];
+        add(&mut keys, "r");
         Self {
             kind,
             tag,
@@ -622,20 +648,22 @@ mod tests {
     proptest! {
         #[test]
         fn distinct_gates_have_distinct_keys(
-            one in (0..3_usize, hostile(), proptest::option::of(hostile())),
-            other in (0..3_usize, hostile(), proptest::option::of(hostile())),
+            one in (any::<bool>(), hostile(), proptest::option::of(hostile())),
+            other in (any::<bool>(), hostile(), proptest::option::of(hostile())),
         ) {
-            const KINDS: [Kind; 3] = [Kind::Mutex, Kind::Semaphore, Kind::Rate];
-            let first = named(KINDS[one.0], &one.1, one.2.as_deref());
-            let second = named(KINDS[other.0], &other.1, other.2.as_deref());
-            if let Kind::Rate = first.kind {
-                prop_assert_eq!(first.main() == second.main(), one == other);
-                return Ok(());
-            } else if let Kind::Rate = second.kind {
-                prop_assert!(!keys(&first).contains(&second.main().to_owned()));
-                return Ok(());
-            }
+            let kind = |mutex| if mutex { Kind::Mutex } else { Kind::Semaphore };
+            let first = named(kind(one.0), &one.1, one.2.as_deref());
+            let second = named(kind(other.0), &other.1, other.2.as_deref());
             let mut all: HashSet<String> = HashSet::new();
+            let subject = |of: &(bool, String, Option<String>)| {
+                let key = of.2.as_deref().map(Key::from);
+                Subject::new(&prefix(), &of.1.as_str().into(), key.as_ref())
+            };
+            let (one_subject, other_subject) = (subject(&one), subject(&other));
+            let same_names = (&one.1, &one.2) == (&other.1, &other.2);
+            prop_assert_eq!(one_subject.key() == other_subject.key(), same_names);
+            prop_assert_eq!(one_subject.tag, first.tag);
+            prop_assert!(!keys(&second).contains(&one_subject.key().to_owned()));
             let same = one == other;
             for gate in [&first, &second] {
                 all.extend(keys(gate).into_iter().take(3));

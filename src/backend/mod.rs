@@ -27,7 +27,7 @@ use tokio::sync::oneshot;
 
 pub(crate) use self::take::{Booking, Level, Op, Take, Taken, Taking};
 use crate::error::{BackendError, LockError};
-use crate::key::Resource;
+use crate::key::{Resource, Subject};
 use crate::lease::{Lease, LeaseMode, LeaseState, LostReason, Release};
 use crate::time::{CLAIM, Ttl};
 use crate::token::{FencingToken, Token};
@@ -38,7 +38,7 @@ pub(crate) trait Backend: fmt::Debug + Send + Sync {
     fn place(&self, resource: Resource) -> Arc<dyn Place>;
 
     /// Takes from the quotas of one subject, looks at them or gives back to them.
-    fn take(&self, resource: &Arc<Resource>, take: Take) -> Taking;
+    fn take(&self, subject: &Arc<Subject>, take: Take) -> Taking;
 
     /// Whether to ask costs more than to remember an answer.
     fn is_remote(&self) -> bool;

@@ -17,7 +17,7 @@ pub use self::report::{QuotaReport, QuotaStatus};
 pub(crate) use self::rule::{Id, Method, Rule};
 use crate::backend::{Backend, Op, Take, Taken};
 use crate::error::{LockError, Refusal, RefusalKind};
-use crate::key::{Key, Kind, Prefix, Resource};
+use crate::key::{Key, Prefix, Subject};
 use crate::time::Instant;
 
 /// The furthest turn that is booked.
@@ -83,7 +83,7 @@ pub struct RateLimiter {
     prefix: Prefix,
     name: Arc<str>,
     key: Option<Key>,
-    resource: Arc<Resource>,
+    subject: Arc<Subject>,
     quotas: Quotas,
     max_wait: Duration,
     /// Of this limiter, its clones and siblings; none where to ask costs no more than to remember.
@@ -98,14 +98,14 @@ impl RateLimiter {
         quotas: Quotas,
     ) -> Self {
         let name: Arc<str> = name.into();
-        let resource = Resource::named(&prefix, Kind::Rate, &name, None).into();
+        let subject = Subject::new(&prefix, &name, None).into();
         let denials = backend.is_remote().then(Arc::default);
         Self {
             backend,
             prefix,
             name,
             key: None,
-            resource,
+            subject,
             quotas,
             max_wait: LONGEST_WAIT,
             denials,
@@ -117,9 +117,9 @@ impl RateLimiter {
     #[must_use]
     pub fn keyed(&self, key: impl Into<Key>) -> Self {
         let key = key.into();
-        let resource = Resource::named(&self.prefix, Kind::Rate, &self.name, Some(&key));
+        let subject = Subject::new(&self.prefix, &self.name, Some(&key));
         Self {
-            resource: resource.into(),
+            subject: subject.into(),
             key: Some(key),
             ..self.clone()
         }
@@ -383,7 +383,7 @@ impl RateLimiter {
             quotas: self.quotas.clone(),
             bridge,
         };
-        self.backend.take(&self.resource, take).await
+        self.backend.take(&self.subject, take).await
     }
 
     fn report(&self, taken: &Taken) -> QuotaReport {

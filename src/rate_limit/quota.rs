@@ -310,7 +310,7 @@ mod tests {
             (Quota::per_second(10_001), "quota rate"),
             (Quota::per(1, 31 * DAY), "quota rate"),
             (Quota::per(1, Duration::ZERO), "quota rate"),
-            (Quota::per(u32::MAX, Duration::MAX), "quota rate"),
+            (Quota::per(u32::MAX, Duration::MAX), "burst"),
             (Quota::per_second(1).burst(0), "burst"),
             (Quota::per_second(1).burst(1_000_000_001), "burst"),
             (Quota::per_day(1).burst(1_001), "burst"),

@@ -35,7 +35,7 @@ use super::{
     Acquire, Backend, Booking, Place, ReleaseAnswer, ShutdownReport, Take, Taking, Terms, Waiting,
 };
 use crate::error::{Refusal, RefusalKind};
-use crate::key::Resource;
+use crate::key::{Resource, Subject};
 use crate::lease::{LeaseState, Release};
 use crate::time::Clock;
 use crate::token::{FencingToken, Token};
@@ -146,21 +146,21 @@ impl Backend for MemoryBackend {
         })
     }
 
-    fn take(&self, resource: &Arc<Resource>, take: Take) -> Taking {
+    fn take(&self, subject: &Arc<Subject>, take: Take) -> Taking {
         if self.process.is_closed() {
             return Taking::Ready(Err(Refusal::new(RefusalKind::ShuttingDown).into()));
         }
         if self.memory.is_out() {
-            return Taking::Ready(Err(unreachable(take.op.doing(), &resource.gate).into()));
+            return Taking::Ready(Err(unreachable(take.op.doing(), &subject.limiter).into()));
         }
-        let (memory, subject) = (Arc::clone(&self.memory), Arc::clone(resource));
+        let (memory, booked) = (Arc::clone(&self.memory), Arc::clone(subject));
         let unbook = |booking: Box<rates::Unbook>| {
             Booking::new(move || {
-                memory.rates.unbook(&memory.clock, subject.main(), *booking);
+                memory.rates.unbook(&memory.clock, booked.key(), *booking);
             })
         };
         let (rates, clock) = (&self.memory.rates, &self.memory.clock);
-        Taking::Ready(Ok(rates.take(clock, resource.main(), &take, unbook)))
+        Taking::Ready(Ok(rates.take(clock, subject.key(), &take, unbook)))
     }
 
     fn is_remote(&self) -> bool {

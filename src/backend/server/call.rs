@@ -9,7 +9,7 @@ use redis::Cmd;
 use super::reply::Trace;
 use super::script::{Script, Verb};
 use crate::backend::{self, Op, Terms};
-use crate::key::{Kind, Prefix, Resource, Shared, Tag};
+use crate::key::{Kind, Prefix, Resource, Shared, Subject, Tag};
 use crate::rate_limit::{Id, Method};
 use crate::time::Instant;
 use crate::token::{FencingToken, Instance, Token};
@@ -89,14 +89,14 @@ pub(super) struct Extend {
 pub(super) struct Take {
     /// Whose it is in this process.
     pub(super) id: u64,
-    pub(super) resource: Arc<Resource>,
+    pub(super) subject: Arc<Subject>,
     pub(super) take: backend::Take,
 }
 
 /// Gives a booking back.
 #[derive(Debug, Clone)]
 pub(super) struct Unbook {
-    pub(super) resource: Arc<Resource>,
+    pub(super) subject: Arc<Subject>,
     pub(super) trace: Trace,
 }
 
@@ -106,8 +106,8 @@ impl Call {
             Body::Acquire(ask) => ask.resource.tag,
             Body::End(end) => end.resource.tag,
             Body::Renew(renew) => renew.tag,
-            Body::Take(take) => take.resource.tag,
-            Body::Unbook(unbook) => unbook.resource.tag,
+            Body::Take(take) => take.subject.tag,
+            Body::Unbook(unbook) => unbook.subject.tag,
         }
     }
 
@@ -166,11 +166,11 @@ impl Call {
                 }
             }
             Body::Take(take) => {
-                cmd.arg(1).arg(take.resource.main());
+                cmd.arg(1).arg(take.subject.key());
                 take_arguments(&mut cmd, &take.take);
             }
-            Body::Unbook(Unbook { resource, trace }) => {
-                cmd.arg(1).arg(resource.main()).arg("u").arg(0);
+            Body::Unbook(Unbook { subject, trace }) => {
+                cmd.arg(1).arg(subject.key()).arg("u").arg(0);
                 cmd.arg(&*trace.before).arg(&*trace.after);
             }
         }

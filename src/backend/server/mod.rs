@@ -33,7 +33,7 @@ use super::{
     Acquire, Backend, Place, ReleaseAnswer, ShutdownReport, Take, Taking, Terms, Waiting, thread,
 };
 use crate::error::{BackendError, BackendErrorKind, ConfigError};
-use crate::key::{Prefix, Resource};
+use crate::key::{Prefix, Resource, Subject};
 use crate::token::{Instance, Token};
 
 /// What a user can set of the connections.
@@ -127,12 +127,12 @@ impl Backend for ServerBackend {
         })
     }
 
-    fn take(&self, resource: &Arc<Resource>, take: Take) -> Taking {
+    fn take(&self, subject: &Arc<Subject>, take: Take) -> Taking {
         let (sender, answer) = oneshot::channel();
         // Fails as the backend's own sending does.
         let _ = self.commands.send(Command::Take {
             take: Box::new(Asked {
-                resource: Arc::clone(resource),
+                subject: Arc::clone(subject),
                 take,
                 commands: self.commands.clone(),
             }),

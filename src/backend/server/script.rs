@@ -69,11 +69,11 @@ const fn quick(kind: Kind, verb: Verb) -> &'static str {
         (Kind::Mutex, Verb::End) => include_str!("../../lua/quick/string_end.lua"),
         (Kind::Semaphore, Verb::Acquire) => include_str!("../../lua/quick/zset_acquire.lua"),
         (Kind::Semaphore, Verb::End) => include_str!("../../lua/quick/zset_end.lua"),
-        (Kind::Exact | Kind::Rate, _) | (_, Verb::Renew) => "",
+        (Kind::Exact, _) | (_, Verb::Renew) => "",
     }
 }
 
-/// One script for one kind of gate.
+/// One script: for one kind of gate, or for all quotas.
 pub(crate) struct Script {
     pub(crate) name: String,
     pub(crate) code: String,
@@ -81,13 +81,11 @@ pub(crate) struct Script {
 }
 
 impl Script {
-    /// Of what is leased; of rates there is one script, whatever the verb.
     fn new(kind: Kind, verb: Verb, now: &str) -> Self {
         let (place, setting, holders) = match kind {
             Kind::Mutex => ("mutex", FENCED, STRING_HOLDERS),
             Kind::Exact => ("exact", UNFENCED, STRING_HOLDERS),
             Kind::Semaphore => ("semaphore", "", ZSET_HOLDERS),
-            Kind::Rate => return Self::of("rate/take".to_owned(), [now, RATE].concat()),
         };
         let code = [
             now,
@@ -102,6 +100,10 @@ impl Script {
         Self::of(format!("{place}/{}", verb.name()), code.concat())
     }
 
+    fn of_rates(now: &str) -> Self {
+        Self::of("rate/take".to_owned(), [now, RATE].concat())
+    }
+
     fn of(name: String, code: String) -> Self {
         let sha = redis::Script::new(&code).get_hash().to_owned();
         Self { name, code, sha }
@@ -113,20 +115,22 @@ impl Script {
 
     /// The one for rates.
     pub(crate) fn take() -> &'static Self {
-        Self::get(Kind::Rate, Verb::ALL[0])
+        &TAKE
     }
 
     /// Every script, to load them.
-    pub(crate) fn all() -> &'static [Self] {
-        &SCRIPTS
+    pub(crate) fn all() -> impl Iterator<Item = &'static Self> {
+        SCRIPTS.iter().chain([Self::take()])
     }
 }
 
+static TAKE: LazyLock<Script> = LazyLock::new(|| Script::of_rates(NOW));
+
 static SCRIPTS: LazyLock<Vec<Script>> = LazyLock::new(|| {
-    let leased = Kind::LEASED.into_iter();
-    let leased = leased.flat_map(|kind| Verb::ALL.map(|verb| Script::new(kind, verb, NOW)));
-    let rate = Script::new(Kind::Rate, Verb::ALL[0], NOW);
-    leased.chain([rate]).collect()
+    Kind::ALL
+        .into_iter()
+        .flat_map(|kind| Verb::ALL.map(|verb| Script::new(kind, verb, NOW)))
+        .collect()
 });
 
 #[cfg(test)]

@@ -5,21 +5,21 @@ local FAR_US = 4000000000000000
 
 local gcra = {}
 
-function gcra.new(us, scale)
+gcra.new = function(us, scale)
   return {scale = scale, drained = us}
 end
 
-function gcra.read(value, from)
+gcra.read = function(value, from)
   local drained, scale, next = struct.unpack("<dd", value, from)
   return {scale = scale, drained = drained}, next
 end
 
-function gcra.write(kept)
+gcra.write = function(kept)
   return struct.pack("<dd", kept.drained, kept.scale)
 end
 
 -- Counts in another interval from `at` on.
-function gcra.rescale(kept, at, scale)
+gcra.rescale = function(kept, at, scale)
   local debt = math.max(kept.drained - at, 0)
   if scale ~= kept.scale then
     debt = math.min(math.ceil(debt / kept.scale * scale), FAR_US)
@@ -27,32 +27,32 @@ function gcra.rescale(kept, at, scale)
   kept.drained, kept.scale = at + debt, scale
 end
 
-function gcra.earliest(kept, us, burst, cost)
+gcra.earliest = function(kept, us, burst, cost)
   return math.max(math.max(kept.drained, us) + (cost - burst) * kept.scale, us)
 end
 
-function gcra.take(kept, us, cost)
+gcra.take = function(kept, us, cost)
   kept.drained = math.max(kept.drained, us) + cost * kept.scale
 end
 
-function gcra.debit(kept, us, burst, cost)
+gcra.debit = function(kept, us, burst, cost)
   local debt = math.max(kept.drained - us, 0)
   kept.drained = us + math.min(debt + cost * kept.scale, math.max(debt, 2 * burst * kept.scale))
 end
 
-function gcra.refund(kept, us, cost)
+gcra.refund = function(kept, us, cost)
   kept.drained = math.max(kept.drained - cost * kept.scale, us)
 end
 
-function gcra.remaining(kept, us, burst)
+gcra.remaining = function(kept, us, burst)
   local debt = math.max(kept.drained - us, 0)
   return math.floor(math.max(burst * kept.scale - debt, 0) / kept.scale)
 end
 
-function gcra.ends(kept)
+gcra.ends = function(kept)
   return kept.drained
 end
 
-function gcra.set_back(kept, by)
+gcra.set_back = function(kept, by)
   kept.drained = math.max(kept.drained - by, 0)
 end

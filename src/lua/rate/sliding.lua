@@ -38,27 +38,27 @@ local function gather(kept)
   kept.current, kept.previous = used_at(kept, kept.last), 0
 end
 
-function sliding.new(us, scale)
+sliding.new = function(us, scale)
   return {scale = scale, last = us, current = 0, previous = 0}
 end
 
-function sliding.read(value, from)
+sliding.read = function(value, from)
   local last, scale, current, previous, next = struct.unpack("<ddI4I4", value, from)
   return {scale = scale, last = last, current = current, previous = previous}, next
 end
 
-function sliding.write(kept)
+sliding.write = function(kept)
   return struct.pack("<ddI4I4", kept.last, kept.scale, kept.current, kept.previous)
 end
 
-function sliding.rescale(kept, _, scale)
+sliding.rescale = function(kept, _, scale)
   if scale ~= kept.scale then
     gather(kept)
     kept.scale = scale
   end
 end
 
-function sliding.earliest(kept, us, limit, cost)
+sliding.earliest = function(kept, us, limit, cost)
   local from = math.max(us, kept.last)
   local step, steps = steps_of(kept.scale)
   local current, previous = counts_at(kept, from)
@@ -78,28 +78,28 @@ function sliding.earliest(kept, us, limit, cost)
   end
 end
 
-function sliding.take(kept, us, cost)
+sliding.take = function(kept, us, cost)
   kept.current, kept.previous = counts_at(kept, us)
   kept.current, kept.last = kept.current + cost, us
 end
 
-function sliding.debit(kept, us, limit, cost)
+sliding.debit = function(kept, us, limit, cost)
   sliding.take(kept, us, math.min(cost, math.max(2 * limit - used_at(kept, us), 0)))
 end
 
 -- From the window in which it was used last first.
-function sliding.refund(kept, us, cost)
+sliding.refund = function(kept, us, cost)
   sliding.take(kept, us, 0)
   local recent = math.min(cost, kept.current)
   kept.current = kept.current - recent
   kept.previous = math.max(kept.previous - (cost - recent), 0)
 end
 
-function sliding.remaining(kept, us, limit)
+sliding.remaining = function(kept, us, limit)
   return math.max(limit - used_at(kept, math.max(us, kept.last)), 0)
 end
 
-function sliding.ends(kept)
+sliding.ends = function(kept)
   local start = kept.last - kept.last % kept.scale
   if kept.current > 0 then
     return start + 2 * kept.scale
@@ -107,7 +107,7 @@ function sliding.ends(kept)
   return kept.previous > 0 and start + kept.scale or kept.last
 end
 
-function sliding.set_back(kept, by)
+sliding.set_back = function(kept, by)
   -- The windows begin elsewhere.
   gather(kept)
   kept.last = math.max(kept.last - by, 0)

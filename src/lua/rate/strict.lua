@@ -24,24 +24,24 @@ local function over(kept, us)
   return last
 end
 
-function strict.new(_, scale)
+strict.new = function(_, scale)
   return {scale = scale, times = ""}
 end
 
-function strict.read(value, from)
+strict.read = function(value, from)
   local scale, count, next = struct.unpack("<dI2", value, from)
   return {scale = scale, times = string.sub(value, next, next + 8 * count - 1)}, next + 8 * count
 end
 
-function strict.write(kept)
+strict.write = function(kept)
   return struct.pack("<dI2", kept.scale, length(kept)) .. kept.times
 end
 
-function strict.rescale(kept, _, scale)
+strict.rescale = function(kept, _, scale)
   kept.scale = scale
 end
 
-function strict.earliest(kept, us, limit, cost)
+strict.earliest = function(kept, us, limit, cost)
   local count = length(kept)
   local last = count > 0 and time_of(kept, count) or 0
   -- So many may be within the window.
@@ -50,32 +50,32 @@ function strict.earliest(kept, us, limit, cost)
   return math.max(us, last, free)
 end
 
-function strict.take(kept, us, cost)
+strict.take = function(kept, us, cost)
   local left = string.sub(kept.times, 8 * over(kept, us) + 1)
   kept.times = left .. string.rep(struct.pack("<d", us), cost)
 end
 
-function strict.debit(kept, us, limit, cost)
+strict.debit = function(kept, us, limit, cost)
   local used = length(kept) - over(kept, us)
   strict.take(kept, us, math.min(cost, math.max(2 * limit - used, 0)))
 end
 
 -- The youngest first.
-function strict.refund(kept, us, cost)
+strict.refund = function(kept, us, cost)
   strict.take(kept, us, 0)
   kept.times = string.sub(kept.times, 1, 8 * math.max(length(kept) - cost, 0))
 end
 
-function strict.remaining(kept, us, limit)
+strict.remaining = function(kept, us, limit)
   return math.max(limit - (length(kept) - over(kept, us)), 0)
 end
 
-function strict.ends(kept)
+strict.ends = function(kept)
   local count = length(kept)
   return count > 0 and time_of(kept, count) + kept.scale or 0
 end
 
-function strict.set_back(kept, by)
+strict.set_back = function(kept, by)
   local times = {}
   for index = 1, length(kept) do
     times[index] = struct.pack("<d", math.max(time_of(kept, index) - by, 0))

@@ -63,7 +63,8 @@ for from = 4, #ARGV, 5 do
   end
   turn.kept = turn.kept or turn.method.new(us, turn.scale)
   if turn.scale < turn.kept.scale then
-    turn.method.rescale(turn.kept, state.at, turn.scale)
+    -- What is booked can't come back before it was used.
+    turn.method.rescale(turn.kept, math.max(state.at, state.booked), turn.scale)
   end
   if cost <= turn.capacity then
     turn.earliest = math.max(turn.method.earliest(turn.kept, us, turn.capacity, cost), state.booked)
@@ -113,7 +114,7 @@ local written
 if writes then
   local quotas = {}
   for _, turn in ipairs(turns) do
-    turn.method.rescale(turn.kept, us, turn.scale)
+    turn.method.rescale(turn.kept, math.max(us, booked), turn.scale)
     quotas[#quotas + 1] = turn
   end
   -- Those that only others have are theirs to forget.

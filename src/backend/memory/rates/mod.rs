@@ -11,6 +11,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use self::state::FAR_US;
+#[cfg(test)]
+pub(crate) use self::state::Outcome;
 pub(crate) use self::state::{Change, State, decide};
 use crate::backend::{Booking, Take, Taken};
 use crate::time::{Clock, Instant};

@@ -197,7 +197,8 @@ impl State {
         };
         let mut kept = kept.clone();
         if rule.scale_us < kept.scale() {
-            kept.rescale(self.at, rule.scale_us);
+            // What is booked can't come back before it was used.
+            kept.rescale(self.at.max(self.booked), rule.scale_us);
         }
         kept
     }
@@ -306,7 +307,7 @@ pub(crate) fn decide(kept: Option<&State>, now: u64, op: Op, cost: u32, rules: &
     };
     let change = if writes {
         for turn in &mut turns {
-            turn.kept.rescale(now, turn.rule.scale_us);
+            turn.kept.rescale(now.max(booked), turn.rule.scale_us);
         }
         state.written(now, booked, &turns)
     } else if op == Op::Reset && kept.is_some() {

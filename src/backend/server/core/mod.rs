@@ -52,15 +52,15 @@ use super::reply::failure::Trouble;
 use super::reply::{self, Failure, Garbled, Push, Reply, Trace};
 use crate::backend::{Place, ReleaseAnswer, ShutdownReport, Taken};
 use crate::error::{BackendErrorKind, LockError};
-use crate::key::{Resource, Tag};
+use crate::key::{Subject, Tag};
 use crate::lease::Lease;
 use crate::time::Instant;
 use crate::token::{ByToken, Token};
 
 /// How long until a request is repeated that the server could not or would not serve.
-fn retry_in(attempts: u32, token: Token) -> Duration {
+fn retry_in(attempts: u32, random: u32) -> Duration {
     const RETRY: Backoff = Backoff::new(Duration::from_millis(25), Duration::from_secs(1));
-    RETRY.pause(attempts, token.jitter(attempts))
+    RETRY.pause(attempts, random)
 }
 
 /// What a caller asks of the background thread.
@@ -84,7 +84,7 @@ pub(super) enum Command {
     },
     /// A booked turn whose caller is gone.
     Unbook {
-        resource: Arc<Resource>,
+        subject: Arc<Subject>,
         trace: Trace,
     },
     Shutdown {
@@ -232,7 +232,7 @@ impl Core {
             Command::Cancel(token) => self.cancel(now, token),
             Command::Release { token, answer } => self.release(now, token, answer),
             Command::Take { take, answer } => self.take(now, *take, answer),
-            Command::Unbook { resource, trace } => self.unbook(now, resource, trace),
+            Command::Unbook { subject, trace } => self.unbook(now, subject, trace),
             Command::Shutdown { deadline, answer } => self.shut_down(now, deadline, answer),
         }
     }

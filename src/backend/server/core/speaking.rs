@@ -27,7 +27,7 @@ const SOONEST: Duration = Duration::from_millis(50);
 const fn batch(kind: Kind) -> usize {
     match kind {
         Kind::Mutex => 32,
-        Kind::Exact | Kind::Semaphore | Kind::Rate => 16,
+        Kind::Exact | Kind::Semaphore => 16,
     }
 }
 
@@ -338,7 +338,7 @@ impl Core {
             return;
         };
         let waits = !state.queues.is_empty();
-        let mut due: [Vec<Extend>; Kind::LEASED.len()] = Kind::LEASED.map(|_| Vec::new());
+        let mut due: [Vec<Extend>; Kind::ALL.len()] = Kind::ALL.map(|_| Vec::new());
         let leases: Vec<Token> = state.leases.iter().copied().collect();
         for token in leases {
             if let Some(Entry::Holding(holder)) = self.entries.get_mut(&token)
@@ -355,7 +355,7 @@ impl Core {
                 self.schedule(token);
             }
         }
-        for (kind, leases) in Kind::LEASED.into_iter().zip(due) {
+        for (kind, leases) in Kind::ALL.into_iter().zip(due) {
             let mut leases = leases.into_iter();
             while leases.len() > 0 {
                 // Collected, not split off: that would leave each batch the room of all.

@@ -8,28 +8,24 @@
 //! 3. A booked turn whose caller is gone is given back, once.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use tokio::sync::mpsc::UnboundedSender;
 use tokio::sync::oneshot;
 
 use super::failing::{Progress, Stage};
-use super::{Command, Core, Due};
+use super::{Command, Core, Due, retry_in};
 use crate::backend::server::advice;
-use crate::backend::server::backoff::Backoff;
 use crate::backend::server::call::{self, Body, Call, Unbook};
 use crate::backend::server::reply::{self, Failure};
 use crate::backend::{Booking, Take, Taken};
 use crate::error::{BackendError, BackendErrorKind, LockError, Refusal, RefusalKind};
-use crate::key::Resource;
+use crate::key::Subject;
 use crate::time::Instant;
-
-const RETRY: Backoff = Backoff::new(Duration::from_millis(25), Duration::from_secs(1));
 
 /// What a caller asks of a subject's quotas.
 #[derive(Debug)]
 pub(in crate::backend::server) struct Asked {
-    pub(in crate::backend::server) resource: Arc<Resource>,
+    pub(in crate::backend::server) subject: Arc<Subject>,
     pub(in crate::backend::server) take: Take,
     /// By which a booking is given back.
     pub(in crate::backend::server) commands: UnboundedSender<Command>,
@@ -93,7 +89,7 @@ impl Core {
         let Some(taker) = self.takers.get_mut(&id) else {
             return;
         };
-        let link = taker.asked.resource.tag.index() % self.links.len();
+        let link = taker.asked.subject.tag.index() % self.links.len();
         // Asked as soon as there is a connection.
         if taker.in_flight || !self.links[link] {
             return;
@@ -102,7 +98,7 @@ impl Core {
         taker.retry_at = Instant::FAR;
         let take = call::Take {
             id,
-            resource: Arc::clone(&taker.asked.resource),
+            subject: Arc::clone(&taker.asked.subject),
             take: taker.asked.take.clone(),
         };
         self.calls.push(Call {
@@ -114,7 +110,7 @@ impl Core {
     /// A connection came up: those that wait for it are sent, in their order.
     pub(super) fn send_takes(&mut self, now: Instant, link: usize) {
         let concerned = |(id, taker): (&u64, &Taker)| {
-            (self.link_of(taker.asked.resource.tag) == link).then_some(*id)
+            (self.link_of(taker.asked.subject.tag) == link).then_some(*id)
         };
         let mut concerned: Vec<u64> = self.takers.iter().filter_map(concerned).collect();
         concerned.sort_unstable();
@@ -138,7 +134,7 @@ impl Core {
                 trace: Some(trace), ..
             }) = result
             {
-                self.unbook(now, take.resource.clone(), trace);
+                self.unbook(now, take.subject.clone(), trace);
             }
             return;
         };
@@ -151,12 +147,12 @@ impl Core {
                 trace,
             }) => {
                 let booking = trace.map(|trace| {
-                    let (resource, commands) = (
-                        Arc::clone(&taker.asked.resource),
+                    let (subject, commands) = (
+                        Arc::clone(&taker.asked.subject),
                         taker.asked.commands.clone(),
                     );
                     // Fails as the backend's own sending does.
-                    Booking::new(move || drop(commands.send(Command::Unbook { resource, trace })))
+                    Booking::new(move || drop(commands.send(Command::Unbook { subject, trace })))
                 });
                 self.tell_taker(
                     take.id,
@@ -173,7 +169,7 @@ impl Core {
                 let text = format!(
                     "{} `{}`: {}",
                     take.take.op.doing(),
-                    take.resource.gate,
+                    take.subject.limiter,
                     advice::on_answer(kind, None)
                 );
                 let error = BackendError::new(kind, text, None);
@@ -185,8 +181,7 @@ impl Core {
             Err(failure @ (Failure::NotSent | Failure::NoScript | Failure::NotNow(..))) => {
                 // It did not run.
                 if !matches!(failure, Failure::NotSent) {
-                    let pause = RETRY.pause(taker.attempts, (take.id % 256) as u32);
-                    taker.retry_at = now.after(pause);
+                    taker.retry_at = now.after(retry_in(taker.attempts, take.id as u32 % 256));
                     taker.attempts += 1;
                     taker.trouble = Some(failure);
                 }
@@ -211,11 +206,9 @@ impl Core {
             } else {
                 taker.trouble.take()
             };
-            let link = taker.asked.resource.tag.index() % self.links.len();
-            if taker.asked.take.bridge.is_some() {
-                self.overran(now, link, failure.clone());
-            }
+            let link = taker.asked.subject.tag.index() % self.links.len();
             self.fail_taker(now, id, failure.as_ref());
+            self.overran(now, link, failure);
             return;
         }
         if taker.retry_at <= now {
@@ -231,7 +224,7 @@ impl Core {
         };
         let progress = Progress {
             doing: taker.asked.take.op.doing(),
-            gate: &taker.asked.resource.gate,
+            gate: &taker.asked.subject.limiter,
             stage: Stage::Asking,
             elapsed: now.since(taker.since),
             limit: Some(taker.patience.since(taker.since)),
@@ -248,12 +241,12 @@ impl Core {
         }
     }
 
-    pub(super) fn unbook(&mut self, now: Instant, resource: Arc<Resource>, trace: reply::Trace) {
+    pub(super) fn unbook(&mut self, now: Instant, subject: Arc<Subject>, trace: reply::Trace) {
         // What can't be sent is forfeited: the moment of the turn passes with the outage.
-        if self.is_up(resource.tag) {
+        if self.is_up(subject.tag) {
             self.calls.push(Call {
                 sent: now,
-                body: Body::Unbook(Unbook { resource, trace }),
+                body: Body::Unbook(Unbook { subject, trace }),
             });
         }
     }
@@ -263,7 +256,7 @@ impl Core {
         let Some(taker) = self.takers.get_mut(&id) else {
             return;
         };
-        let link = taker.asked.resource.tag.index() % self.links.len();
+        let link = taker.asked.subject.tag.index() % self.links.len();
         let Some((since, failure)) = self.breakers[link].outage() else {
             return;
         };
@@ -282,7 +275,7 @@ impl Core {
     /// Nothing is served over this connection.
     pub(super) fn bridge_takers(&mut self, now: Instant, link: usize) {
         let concerned = |(id, taker): (&u64, &Taker)| {
-            (self.link_of(taker.asked.resource.tag) == link).then_some(*id)
+            (self.link_of(taker.asked.subject.tag) == link).then_some(*id)
         };
         let concerned: Vec<u64> = self.takers.iter().filter_map(concerned).collect();
         for id in concerned {

@@ -124,7 +124,7 @@ impl Waiter {
     }
 
     fn retry_later(&mut self, now: Instant, token: Token) {
-        self.retry_at = now.after(retry_in(self.attempts, token));
+        self.retry_at = now.after(retry_in(self.attempts, token.jitter(self.attempts)));
         self.attempts += 1;
     }
 

@@ -9,6 +9,7 @@ mod laws;
 mod model;
 mod mutations;
 mod property;
+mod rates;
 mod rig;
 
 #[path = "../../../../tests/support/mod.rs"]

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::super::{
-    BASICS, HAND_OFF, NOW, ROSTER, STRING_HOLDERS, Script, Verb, ZSET_HOLDERS, quick,
+    BASICS, HAND_OFF, NOW, RATE, ROSTER, STRING_HOLDERS, Script, Verb, ZSET_HOLDERS, quick,
 };
 use super::support::Server;
 use crate::backend::server::reply::{renewal, status};
@@ -212,8 +212,9 @@ fn scripts_touch_no_key_but_those_they_are_given() {
     ];
     let channels = ["channel .. instance_of(token)", "released"];
     let bodies = Verb::ALL.map(Verb::body);
-    let quick = Kind::LEASED.map(|kind| Verb::ALL.map(|verb| quick(kind, verb)));
-    for part in PARTS.iter().chain(&bodies).chain(quick.as_flattened()) {
+    let quick = Kind::ALL.map(|kind| Verb::ALL.map(|verb| quick(kind, verb)));
+    let parts = PARTS.iter().chain([&RATE]);
+    for part in parts.chain(&bodies).chain(quick.as_flattened()) {
         for call in code(part).flat_map(|line| line.split("redis.").skip(1)) {
             let call = call.split_once('(').map(|(how, rest)| {
                 (
@@ -261,11 +262,8 @@ fn scripts_run_on_every_server_from_6_2_on() {
             .filter(|line| line.starts_with("function "));
         assert_eq!(globals.count(), 0, "{}", script.name);
     }
-    let names: BTreeSet<&str> = Script::all()
-        .iter()
-        .map(|script| script.name.as_str())
-        .collect();
-    assert_eq!(names.len(), 9);
+    let names: BTreeSet<&str> = Script::all().map(|script| script.name.as_str()).collect();
+    assert_eq!(names.len(), 10);
 }
 
 #[test]

@@ -8,14 +8,14 @@ use super::support::Server;
 use crate::key::{Kind, Prefix, Resource, Shared};
 
 /// The clock's file, swapped: the time is the last argument, and the scripts never see it there.
-const GIVEN_CLOCK: &str = "
+pub(super) const GIVEN_CLOCK: &str = "
 local given_us = tonumber(table.remove(ARGV))
 local function now()
   return given_us, string.format(\"%.0f\", given_us)
 end
 ";
 
-pub(super) const KINDS: [Kind; 3] = Kind::LEASED;
+pub(super) const KINDS: [Kind; 3] = Kind::ALL;
 
 /// Where all clocks start, in microseconds: a whole second.
 pub(super) const START_US: u64 = 1_800_000_000_000_000;

@@ -1,0 +1,1 @@
+//! The script for rates broken on purpose.
