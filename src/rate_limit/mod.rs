@@ -48,7 +48,8 @@ const LONGEST_WAIT: Duration = Duration::from_secs(24 * 60 * 60);
 ///
 /// A denial is remembered by the limiter and its clones and siblings, until it would be admitted but
 /// for a second at most, and answers calls of the same key for the same or a greater cost without
-/// asking the server. That is exact as long as nobody gives units back: a [`refund`](Self::refund) or
+/// asking the server. What is told of a greater cost is what is known of the smaller: before then it is
+/// not worth asking. That is exact as long as nobody gives units back: a [`refund`](Self::refund) or
 /// [`reset`](Self::reset) by this limiter is seen at once, one by another process within that second.
 /// Up to 4,096 keys are remembered.
 ///

@@ -40,8 +40,8 @@ gcra.debit = function(kept, us, burst, cost)
   kept.drained = us + math.min(debt + cost * kept.scale, math.max(debt, 2 * burst * kept.scale))
 end
 
-gcra.refund = function(kept, us, cost)
-  kept.drained = math.max(kept.drained - cost * kept.scale, us)
+gcra.refund = function(kept, _, cost)
+  kept.drained = kept.drained - cost * kept.scale
 end
 
 gcra.remaining = function(kept, us, burst)

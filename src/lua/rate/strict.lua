@@ -42,12 +42,9 @@ strict.rescale = function(kept, _, scale)
 end
 
 strict.earliest = function(kept, us, limit, cost)
-  local count = length(kept)
-  local last = count > 0 and time_of(kept, count) or 0
-  -- So many may be within the window.
-  local blocking = count - (limit - cost)
-  local free = blocking > 0 and time_of(kept, blocking) + kept.scale or 0
-  return math.max(us, last, free)
+  -- The youngest of those that have to be out of the window first.
+  local blocking = length(kept) - (limit - cost)
+  return blocking > 0 and math.max(us, time_of(kept, blocking) + kept.scale) or us
 end
 
 strict.take = function(kept, us, cost)

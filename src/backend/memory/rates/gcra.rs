@@ -55,11 +55,9 @@ impl Gcra {
         self.drained = when + (debt + cost * self.interval).min(debt.max(most));
     }
 
-    pub(super) fn refund(&mut self, now: u64, cost: u64) {
-        self.drained = self
-            .drained
-            .saturating_sub(cost.saturating_mul(self.interval))
-            .max(now);
+    pub(super) fn refund(&mut self, cost: u64) {
+        let units = cost.saturating_mul(self.interval);
+        self.drained = self.drained.saturating_sub(units);
     }
 
     pub(super) fn remaining(&self, now: u64, burst: u64) -> u64 {

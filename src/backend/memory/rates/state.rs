@@ -117,7 +117,7 @@ impl Kept {
 
     fn refund(&mut self, now: u64, cost: u64) {
         match self {
-            Self::Gcra(gcra) => gcra.refund(now, cost),
+            Self::Gcra(gcra) => gcra.refund(cost),
             Self::Sliding(sliding) => sliding.refund(now, cost),
             Self::Strict(strict) => strict.refund(now, cost),
         }

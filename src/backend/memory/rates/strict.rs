@@ -29,12 +29,10 @@ impl Strict {
     }
 
     pub(super) fn earliest(&self, now: u64, limit: u64, cost: u64) -> u64 {
-        let last = self.times.back().copied().unwrap_or(0);
-        // So many may be within the window.
-        let most = (limit - cost) as usize;
-        let blocking = self.times.len().checked_sub(most + 1);
-        let free = blocking.map_or(0, |index| self.times[index] + self.window);
-        now.max(last).max(free)
+        let stay = (limit - cost) as usize;
+        // The youngest of those that have to be out of the window first.
+        let blocking = self.times.len().checked_sub(stay + 1);
+        blocking.map_or(now, |index| now.max(self.times[index] + self.window))
     }
 
     pub(super) fn take(&mut self, when: u64, cost: u64) {

@@ -14,7 +14,7 @@ use crate::backend::server::script::tests::support::Server;
 use crate::rate_limit::{Quota, Quotas, Rule};
 
 /// With 100 steps each on the average, of which seven in ten are calls: some 14,000 for each set of quotas.
-const CASES: u32 = 200;
+const CASES: u32 = 160;
 const STEPS: usize = 100;
 
 #[derive(Debug, Clone)]
@@ -320,7 +320,7 @@ fn remains(rig: &mut Rig, quotas: &Quotas, levels: &[crate::backend::Level]) -> 
 #[test]
 fn any_calls_are_decided_as_by_the_model_within_the_bounds() {
     let server = Server::start();
-    let rig = RefCell::new(Rig::new(&server, script()));
+    let rig = RefCell::new(Rig::new(&server, &script()));
     for world in worlds() {
         let config = Config {
             cases: CASES,

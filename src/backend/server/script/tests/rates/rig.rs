@@ -3,7 +3,7 @@
 //! A key expires by the server's own clock and not by the given one, so here each is written for
 //! longer than a test takes, and that much is left out of account.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use redis::Value;
 
@@ -49,7 +49,7 @@ pub(super) struct Booked {
 
 pub(super) struct Rig {
     server: redis::Connection,
-    code: String,
+    sha: String,
     model: Option<State>,
     /// What the given clock reads.
     pub(super) us: u64,
@@ -57,6 +57,8 @@ pub(super) struct Rig {
     stripped: bool,
     /// When the last call was.
     asked: Instant,
+    /// Between which moments the key ends.
+    ends: Option<[Instant; 2]>,
 }
 
 /// What both have answered.
@@ -69,17 +71,24 @@ pub(super) struct Answer {
 }
 
 impl Rig {
-    pub(super) fn new(server: &Server, code: String) -> Self {
+    pub(super) fn new(server: &Server, code: &str) -> Self {
         let mut rig = Self {
             server: server.connection(),
-            code,
+            sha: String::new(),
             model: None,
             us: START_US,
             stripped: false,
             asked: Instant::now(),
+            ends: None,
         };
+        rig.install(code);
         rig.reset();
         rig
+    }
+
+    /// Runs another script from here on.
+    pub(super) fn install(&mut self, code: &str) {
+        self.sha = self.command(&["SCRIPT", "LOAD", code]);
     }
 
     pub(super) fn reset(&mut self) {
@@ -99,8 +108,8 @@ impl Rig {
 
     fn eval(&mut self, us: u64, arguments: impl FnOnce(&mut redis::Cmd)) -> Result<Value, String> {
         self.asked = Instant::now();
-        let mut command = redis::cmd("EVAL");
-        command.arg(&self.code).arg(1).arg(KEY);
+        let mut command = redis::cmd("EVALSHA");
+        command.arg(&self.sha).arg(1).arg(KEY);
         arguments(&mut command);
         command.arg(us);
         command
@@ -223,8 +232,19 @@ impl Rig {
             let late = needed_ms + LONG_MS - left_ms;
             (0..=self.asked.elapsed().as_millis() as i64 + 1).contains(&late)
         } else {
-            left_ms > 0
+            // Not written again, so it goes on to end when it did.
+            self.ends.is_some_and(|[first, last]| {
+                let left = |end: Instant, from: Instant| {
+                    end.saturating_duration_since(from).as_millis() as i64
+                };
+                let now = Instant::now();
+                (left(first, now) - 1..=left(last, self.asked) + 1).contains(&left_ms)
+            })
         };
+        if written || stripped {
+            let lasts = Duration::from_millis((needed_ms + LONG_MS) as u64);
+            self.ends = Some([self.asked + lasts, Instant::now() + lasts]);
+        }
         if !lasts {
             return Err(format!(
                 "kept for {left_ms} ms, where {needed_ms} are needed"
