@@ -187,7 +187,7 @@ async fn a_subject_takes_little_on_the_server() {
         let memory: String = ask(server, &["INFO", "memory"]);
         let used = memory
             .lines()
-            .find_map(|line| line.strip_prefix("used_memory_dataset:"));
+            .find_map(|line| line.strip_prefix("used_memory:"));
         used.and_then(|used| used.parse().ok()).expect("it is told")
     };
     let before = used(&mut server);

@@ -141,8 +141,8 @@ const MUTATIONS: &[(&str, &str, &str)] = &[
     ),
     (
         "strict: one blocks too few",
-        "count - (limit - cost)",
-        "count - (limit - cost) - 1",
+        "length(kept) - (limit - cost)",
+        "length(kept) - (limit - cost) - 1",
     ),
     (
         "strict: the same instant counts once",

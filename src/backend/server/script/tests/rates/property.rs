@@ -13,8 +13,9 @@ use crate::backend::Op;
 use crate::backend::server::script::tests::support::Server;
 use crate::rate_limit::{Quota, Quotas, Rule};
 
-/// With 100 steps each on the average, of which seven in ten are calls: some 14,000 for each set of quotas.
-const CASES: u32 = 160;
+/// With 100 steps each on the average, of which seven in ten are calls: some 5,600 for each world, and
+/// 11,000 or more for each algorithm.
+const CASES: u32 = 80;
 const STEPS: usize = 100;
 
 #[derive(Debug, Clone)]

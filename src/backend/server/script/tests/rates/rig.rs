@@ -200,7 +200,7 @@ impl Rig {
 
     pub(super) fn strip(&mut self) {
         let stripped: i64 = self.command(&["PERSIST", KEY]);
-        self.stripped = stripped == 1;
+        self.stripped |= stripped == 1;
     }
 
     /// Changes the model as the server was changed, and compares what is kept for how long.
