@@ -57,8 +57,11 @@ for from = 4, #ARGV, 5 do
   }
   for _, quota in ipairs(state.quotas) do
     if quota.id == turn.id and quota.letter == turn.letter then
-      -- Read anew: what is written for a call that is not admitted is what was there.
-      turn.kept = turn.method.read(turn.method.write(quota.kept), 1)
+      -- A copy: what is written for a call that is not admitted is what was there.
+      turn.kept = {}
+      for name, field in pairs(quota.kept) do
+        turn.kept[name] = field
+      end
     end
   end
   turn.kept = turn.kept or turn.method.new(us, turn.scale)
