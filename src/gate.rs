@@ -1,10 +1,13 @@
 //! What mutexes and semaphores share: a named place on a backend, and how to ask for it.
 
 use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use tokio::task::coop::consume_budget;
+use tokio::task::coop::cooperative;
 
 use crate::backend::{Acquire, Backend, Place, Terms, Wait};
 use crate::error::{ConfigError, LockError, Refusal};
@@ -189,12 +192,13 @@ impl Gate {
     }
 
     /// Waits for a lease; `wait` replaces the configured one.
-    pub(crate) async fn enter(&self, weight: u32, wait: Option<Wait>) -> Result<Lease, LockError> {
-        // What is ready at once, again and again, would keep other tasks from their turn.
-        consume_budget().await;
-        match self.acquire(weight, None, wait, None) {
-            Acquire::Ready(answer) => answer,
-            waiting => waiting.await,
+    #[inline]
+    pub(crate) const fn enter(&self, weight: u32, wait: Option<Wait>) -> Entering<'_> {
+        Entering {
+            gate: self,
+            weight,
+            wait,
+            acquire: None,
         }
     }
 
@@ -208,6 +212,32 @@ impl Gate {
         bridge: Option<Duration>,
     ) -> Acquire {
         let limit = limit.unwrap_or(self.terms.limit);
+        match self.count_in(weight, limit) {
+            Some(lease) => Acquire::Ready(Ok(lease)),
+            None => self.ask(weight, limit, wait, bridge),
+        }
+    }
+
+    /// A lease that is to be had by being counted, as most are where state lives in this process:
+    /// nothing more is put together for it.
+    #[inline]
+    fn count_in(&self, weight: u32, limit: u32) -> Option<Lease> {
+        if weight != 1 || !self.terms.only_count() {
+            return None;
+        }
+        let ttl = self.terms.ttl;
+        let fence = self.place.count_in(limit, ttl)?;
+        Some(Lease::counted(Arc::clone(&self.place), ttl, fence))
+    }
+
+    #[inline(never)]
+    fn ask(
+        &self,
+        weight: u32,
+        limit: u32,
+        wait: Option<Wait>,
+        bridge: Option<Duration>,
+    ) -> Acquire {
         if weight == 0 || weight > limit {
             return Acquire::Ready(Err(Refusal::never_fits(weight, limit).into()));
         }
@@ -219,6 +249,53 @@ impl Gate {
             ..self.terms
         };
         self.place.acquire(&self.place, &terms)
+    }
+}
+
+/// An acquire that begins when it is polled.
+///
+/// Written by hand. Each waiting task has one, and the compiler would keep the acquire in it more
+/// than once. And what is had at once is handed on in registers, with no part of it passed through
+/// memory that others write to: that would cost as much as all the rest.
+#[must_use = "futures do nothing unless polled"]
+pub(crate) struct Entering<'a> {
+    gate: &'a Gate,
+    weight: u32,
+    wait: Option<Wait>,
+    /// Once it has begun.
+    acquire: Option<Acquire>,
+}
+
+impl Future for Entering<'_> {
+    type Output = Result<Lease, LockError>;
+
+    #[inline]
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        if self.acquire.is_none() {
+            // What is ready at once, again and again, would keep other tasks from their turn.
+            ready!(Pin::new(&mut cooperative(std::future::ready(()))).poll(cx));
+            let limit = self.gate.terms.limit;
+            if let Some(lease) = self.gate.count_in(self.weight, limit) {
+                return Poll::Ready(Ok(lease));
+            }
+        }
+        ready!(self.work(cx));
+        match self.acquire.replace(Acquire::Ended) {
+            Some(Acquire::Ready(answer)) => Poll::Ready(answer),
+            _ => panic!("polled after it has ended"),
+        }
+    }
+}
+
+impl Entering<'_> {
+    /// Goes on until the answer is there.
+    #[inline(never)]
+    fn work(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        let acquire = self.acquire.get_or_insert_with(|| {
+            self.gate
+                .ask(self.weight, self.gate.terms.limit, self.wait, None)
+        });
+        acquire.poll_ready(cx)
     }
 }
 

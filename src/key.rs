@@ -336,6 +336,16 @@ impl Prefix {
         format!("{}:probe", self.0)
     }
 
+    /// What an ACL calls all keys under it.
+    pub(crate) fn keys_rule(&self) -> String {
+        format!("~{}:*", self.0)
+    }
+
+    /// What an ACL calls all inboxes under it.
+    pub(crate) fn inboxes_rule(&self) -> String {
+        format!("&{}*", self.inbox_channels())
+    }
+
     /// What precedes an instance in the name of its inbox.
     pub(crate) fn inbox_channels(&self) -> String {
         format!("{}:inbox:", self.0)
@@ -421,6 +431,22 @@ impl Resource {
     pub(crate) fn exact(prefix: &Prefix, key: &str, gate: &Arc<str>) -> Self {
         let (tag, path) = (Tag::of_key(key), encode(key, MAX_PART));
         Self::place(prefix, Kind::Exact, tag, Some(key), &path, Arc::clone(gate))
+    }
+
+    /// A place that no gate has, to try a server's user at; `instance` is drawn for this alone. Nobody
+    /// listens at its channel, so there is none.
+    pub(crate) fn probe(prefix: &Prefix, kind: Kind, instance: &Instance) -> Self {
+        let name = format!("check-{}", instance.as_str());
+        let gate = "check".into();
+        if kind == Kind::Exact {
+            let key = format!("{}:{name}", prefix.0);
+            let mut place = Self::exact(prefix, &key, &gate);
+            place.released = None;
+            return place;
+        }
+        let mut place = Self::named(prefix, kind, &name.into(), None);
+        place.gate = gate;
+        place
     }
 
     /// Where `key` is the main key, or one of our own is if there is none. Put together by hand: each

@@ -18,6 +18,7 @@
 #![cfg_attr(not(test), warn(clippy::print_stdout, clippy::print_stderr))]
 
 mod backend;
+pub mod check;
 mod error;
 mod gate;
 mod key;

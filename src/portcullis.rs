@@ -9,6 +9,7 @@ use tokio::sync::oneshot;
 use crate::backend::memory::{Memory, MemoryBackend};
 use crate::backend::server::{Origin, ServerBackend, Settings};
 use crate::backend::{Backend, ShutdownReport};
+use crate::check::{Check, ConnectError, Severity};
 use crate::error::ConfigError;
 use crate::key::Prefix;
 use crate::mutex::Mutex;
@@ -133,6 +134,64 @@ impl Portcullis {
             name,
             quotas.try_into()?,
         ))
+    }
+
+    /// Makes a handle with the defaults on the server at `url`, and [looks](Self::check) whether it
+    /// fits: for services that had better not start without it.
+    ///
+    /// Warnings are told by `tracing`. For other settings there is [`Builder::connect`].
+    ///
+    /// # Errors
+    ///
+    /// If the address is none, if the server can't be reached or refuses the credentials, or if it
+    /// has a [`Problem`](crate::check::Severity::Problem), such as a missing right.
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`check`](Self::check); the handle is dropped.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+    /// let gates = portcullis::Portcullis::connect("redis://127.0.0.1/").await?;
+    /// # Ok(()) }
+    /// ```
+    pub async fn connect(url: impl redis::IntoConnectionInfo) -> Result<Self, ConnectError> {
+        Self::builder().url(url).connect().await
+    }
+
+    /// Looks whether the server fits: its version, role and settings, whether its user has every
+    /// right that gates need, and whether scripts and pushes work. Await what it gives.
+    ///
+    /// It has a connection of its own and uses no gate of anybody's: it tries each command, and runs
+    /// each script, at keys that it makes up under the handle's prefix, and removes them. It takes
+    /// about twenty round trips. A missing right leaves a line in the server's `ACL LOG`. Of gates
+    /// in memory there is nothing to find.
+    ///
+    /// # Errors
+    ///
+    /// If the server can't be asked: it is not reached within `connect_timeout`, does not answer
+    /// within `command_timeout`, refuses the credentials, loads its data, or is busy. What it
+    /// answers is in the [report](crate::check::Report), also where that is a problem.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future does not stop the look, which ends in the background. What one that is
+    /// cut short leaves on the server ends by itself within about a minute.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # async fn example(gates: portcullis::Portcullis) -> Result<(), Box<dyn std::error::Error>> {
+    /// let report = gates.check().at("payment").await?;
+    /// for finding in report.findings() {
+    ///     println!("{}: {finding}", finding.severity());
+    /// }
+    /// # Ok(()) }
+    /// ```
+    pub fn check(&self) -> Check {
+        Check::new(Arc::clone(&self.backend))
     }
 
     /// Ends this handle's use of its gates: new calls and waiters are refused at once, guards live
@@ -271,6 +330,32 @@ impl Builder {
         };
         let backend = ServerBackend::start(origin, self.subscriber, &prefix, self.settings)?;
         Ok(Portcullis { backend, prefix })
+    }
+
+    /// Makes the handle, and [looks](Portcullis::check) whether the server fits. Warnings are told by
+    /// `tracing`.
+    ///
+    /// # Errors
+    ///
+    /// As [`build`](Self::build) and [`Portcullis::check`], and if the server has a
+    /// [`Problem`](crate::check::Severity::Problem).
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`Portcullis::check`]; the handle is dropped.
+    pub async fn connect(self) -> Result<Portcullis, ConnectError> {
+        let gates = self.build()?;
+        let report = gates.check().await?;
+        if !report.is_ok() {
+            return Err(ConnectError::Unfit(report));
+        }
+        for finding in report.findings() {
+            match finding.severity() {
+                Severity::Problem | Severity::Warning => tracing::warn!("{finding}"),
+                Severity::Note => tracing::info!("{finding}"),
+            }
+        }
+        Ok(gates)
     }
 }
 

@@ -14,9 +14,6 @@ mod leftovers;
 mod support;
 
 use std::collections::HashSet;
-use std::io::{BufRead, BufReader, Read, Write};
-use std::process::{Child, ChildStdout, Command, Stdio};
-use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
 use portcullis::{Mutex, Portcullis, RefusalKind, Semaphore};
@@ -24,7 +21,7 @@ use tokio::task::JoinSet;
 
 use common::{LIMIT, LONG, give_back, queue, served, take, until_waiting, within};
 use leftovers::{ask, leftovers};
-use support::{Server, wait_for};
+use support::{Other, Server, my_role, say, signal, wait_for};
 
 /// What a pushed grant is worth until its process has spoken, and how long a silent process' places
 /// are kept.
@@ -66,121 +63,24 @@ fn write(connection: &mut redis::Connection, fence: u64) -> bool {
     ) == 1
 }
 
-/// Another process. Killed when dropped, and ended by its own watch if we are killed.
-struct Other {
-    child: Child,
-    said: Receiver<String>,
-}
-
-impl Other {
-    /// Starts one that plays `role`, and waits until it is ready.
-    fn start(server: &Server, role: &str, ttl: Duration) -> Self {
-        let myself = std::env::current_exe().expect("a running test has a binary");
-        let mut child = Command::new(myself)
-            .args([
-                "--exact",
-                "other_process",
-                "--nocapture",
-                "--test-threads=1",
-            ])
-            .env("PORTCULLIS_TEST_ROLE", role)
+/// Starts another process that plays `role`, and waits until it is ready.
+fn start(server: &Server, role: &str, ttl: Duration) -> Other {
+    Other::start("other_process", role, |command| {
+        command
             .env("PORTCULLIS_TEST_URL", server.url())
-            .env("PORTCULLIS_TEST_TTL_MS", ttl.as_millis().to_string())
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .expect("the test's own binary runs");
-        let said = listen(child.stdout.take().expect("it is piped"));
-        let other = Self { child, said };
-        assert_eq!(other.hear(), "ready");
-        other
-    }
-
-    /// The next line that it says.
-    #[track_caller]
-    fn hear(&self) -> String {
-        self.said
-            .recv_timeout(LIMIT)
-            .expect("the other process says something")
-    }
-
-    fn signal(&self, name: &str) {
-        signal(self.child.id(), name);
-    }
-
-    /// Stops it (SIGSTOP), and returns when it has stopped.
-    async fn stop(&self) {
-        self.signal("STOP");
-        self.until_stopped().await;
-    }
-
-    async fn until_stopped(&self) {
-        let path = format!("/proc/{}/stat", self.child.id());
-        wait_for("it is stopped", LIMIT, async || {
-            let stat = std::fs::read_to_string(&path).expect("it lives");
-            stat.rsplit_once(") ")
-                .is_some_and(|(_, state)| state.starts_with('T'))
-        })
-        .await;
-    }
-
-    fn kill(&mut self) {
-        self.child.kill().expect("it is our child");
-        self.child.wait().expect("it is our child");
-    }
-}
-
-impl Drop for Other {
-    fn drop(&mut self) {
-        // It may have ended already.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
-/// Reads what it says: what follows an `@`, because the test harness writes on the same lines.
-fn listen(output: ChildStdout) -> Receiver<String> {
-    let (sender, receiver) = channel();
-    std::thread::spawn(move || {
-        for line in BufReader::new(output).lines().map_while(Result::ok) {
-            if let Some((_, said)) = line.split_once('@')
-                && sender.send(said.to_owned()).is_err()
-            {
-                return;
-            }
-        }
-    });
-    receiver
-}
-
-/// By the shell's own `kill`: the program of that name is missing on small systems.
-fn signal(pid: u32, name: &str) {
-    let sent = Command::new("sh")
-        .args(["-c", &format!("kill -{name} {pid}")])
-        .status();
-    assert!(sent.is_ok_and(|sent| sent.success()));
-}
-
-fn say(words: &str) {
-    let mut output = std::io::stdout().lock();
-    writeln!(output, "@{words}").expect("who started us listens");
-    output.flush().expect("who started us listens");
+            .env("PORTCULLIS_TEST_TTL_MS", ttl.as_millis().to_string());
+    })
 }
 
 /// The other process. As a test of its own it does nothing.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn other_process() {
-    let Ok(role) = std::env::var("PORTCULLIS_TEST_ROLE") else {
+    let Some(role) = my_role() else {
         return;
     };
     let url = std::env::var("PORTCULLIS_TEST_URL").expect("set along with the role");
     let ttl = std::env::var("PORTCULLIS_TEST_TTL_MS").expect("set along with the role");
     let ttl = Duration::from_millis(ttl.parse().expect("a number"));
-    // Who started us holds the other end open for as long as it lives.
-    std::thread::spawn(|| {
-        let _ = std::io::stdin().read(&mut [0]);
-        std::process::exit(1);
-    });
     let handle = handle(&url);
     match role.as_str() {
         "hold all permits" => {
@@ -243,7 +143,7 @@ async fn other_process() {
 async fn after_a_crash_of_all_holders_everybody_is_served_when_the_ttl_is_over() {
     const TTL: Duration = Duration::from_secs(5);
     let server = Server::start();
-    let mut holder = Other::start(&server, "hold all permits", TTL);
+    let mut holder = start(&server, "hold all permits", TTL);
     let handles = [handle(&server.url()), handle(&server.url())];
     let mut waiters = JoinSet::new();
     for number in 0..100 {
@@ -279,9 +179,9 @@ async fn after_a_crash_of_all_holders_everybody_is_served_when_the_ttl_is_over()
 async fn after_a_crash_of_holder_and_next_waiter_the_one_behind_them_is_served() {
     const TTL: Duration = Duration::from_secs(2);
     let server = Server::start();
-    let mut holder = Other::start(&server, "hold the lock", TTL);
+    let mut holder = start(&server, "hold the lock", TTL);
     let handle = handle(&server.url());
-    let mut waiter = Other::start(&server, "wait five times", TTL);
+    let mut waiter = start(&server, "wait five times", TTL);
     until_waiting(&mutex(&handle, TTL), 5).await;
     let next = queue(&mutex(&handle, TTL));
     until_waiting(&mutex(&handle, TTL), 6).await;
@@ -306,7 +206,7 @@ async fn a_process_that_dies_waiting_holds_nobody_up() {
     let handle = handle(&server.url());
     let lock = mutex(&handle, LONG);
     let guard = take(&lock).await;
-    let mut waiter = Other::start(&server, "wait five times", LONG);
+    let mut waiter = start(&server, "wait five times", LONG);
     until_waiting(&lock, 5).await;
     let next = queue(&lock);
     until_waiting(&lock, 6).await;
@@ -329,7 +229,7 @@ async fn a_queue_full_of_dead_waiters_behind_a_living_one_takes_newcomers() {
     let guard = take(&lock).await;
     let next = queue(&lock);
     until_waiting(&lock, 1).await;
-    let mut waiter = Other::start(&server, "wait five times", LONG);
+    let mut waiter = start(&server, "wait five times", LONG);
     until_waiting(&lock, 6).await;
     let newcomer = lock
         .clone()
@@ -359,7 +259,7 @@ async fn a_holder_that_slept_through_its_ttl_knows_it_and_its_writes_are_refused
     let handle = handle(&server.url());
     let mut store = server.connection();
     for _ in 0..3 {
-        let sleeper = Other::start(&server, "hold the lock, and hang", TTL);
+        let sleeper = start(&server, "hold the lock, and hang", TTL);
         let old: u64 = sleeper.hear().parse().expect("a fencing token");
         sleeper.until_stopped().await;
         let guard = served(queue(&mutex(&handle, TTL))).await;
@@ -392,7 +292,7 @@ async fn a_process_that_hangs_costs_one_claim_however_many_wait_in_it() {
     let handle = handle(&server.url());
     let lock = mutex(&handle, LONG);
     let guard = take(&lock).await;
-    let sleeper = Other::start(&server, "wait five times", TTL);
+    let sleeper = start(&server, "wait five times", TTL);
     until_waiting(&lock, 5).await;
     let next = queue(&lock);
     until_waiting(&lock, 6).await;

@@ -140,7 +140,7 @@ mod proxy {
     use std::net::TcpStream as Plain;
     use std::time::Duration;
 
-    use super::support::{Mode, Proxy, Server, wait_for};
+    use super::support::{Flow, Mode, Proxy, Server, wait_for};
 
     const SOON: Duration = Duration::from_secs(10);
     /// Long enough to show that nothing comes.
@@ -252,6 +252,27 @@ mod proxy {
         send(&mut client, "ECHO a\r\n");
         assert_eq!(receive(&mut client).as_deref(), Ok("$1\r\na\r\n"));
         assert!(begun.elapsed() >= 2 * WHILE);
+    }
+
+    #[test]
+    fn throttled_bytes_arrive_bit_by_bit_and_whole() {
+        let server = Server::start();
+        let proxy = Proxy::start(server.port());
+        let mut client = connect(&proxy);
+        let text = "x".repeat(10_000);
+        proxy.set(Mode::Flows {
+            requests: Flow::Pass,
+            replies: Flow::Throttle(20_000),
+        });
+        let begun = std::time::Instant::now();
+        send(&mut client, &format!("ECHO {text}\r\n"));
+        let whole = format!("$10000\r\n{text}\r\n");
+        let mut heard = String::new();
+        while heard.len() < whole.len() {
+            heard += &receive(&mut client).expect("it goes on");
+        }
+        assert_eq!(heard, whole);
+        assert!(begun.elapsed() >= 4 * WHILE, "{:?}", begun.elapsed());
     }
 
     #[tokio::test]

@@ -394,7 +394,7 @@ async fn that_the_server_may_evict_locks_is_told_once() {
 /// One line for each outage, and its cause, without address or secret.
 #[tokio::test]
 async fn why_there_is_no_connection_is_told_once() {
-    const WORDS: &str = "no connection to the server";
+    const WORDS: &str = "the server is away";
     let turn = Turn::take().await;
     let server = Server::start();
     server
@@ -422,6 +422,7 @@ async fn why_there_is_no_connection_is_told_once() {
         for _ in 0..2 {
             failure(within(LIMIT, "it fails", mutex(&handle).try_lock()).await);
         }
+        wait_for("it is told", LIMIT, async || turn.warnings(WORDS) > before).await;
         let heard = turn.heard();
         assert_eq!(turn.warnings(WORDS), before + 1, "{cause}: {heard}");
         let warning = heard.lines().rfind(|line| line.contains("WARN"));

@@ -26,6 +26,7 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 
 pub(crate) use self::take::{Booking, Level, Op, Take, Taken, Taking};
+use crate::check::Report;
 use crate::error::{BackendError, LockError};
 use crate::key::{Resource, Subject};
 use crate::lease::{Lease, LeaseMode, LeaseState, LostReason, Release};
@@ -46,6 +47,14 @@ pub(crate) trait Backend: fmt::Debug + Send + Sync {
     /// Gates of the same names in this process alone: what a layer may use in an outage.
     fn local(&self) -> &Arc<dyn Backend>;
 
+    /// Looks at the place; `exact` are keys that gates may be taken at verbatim. By default there is
+    /// nothing to find.
+    fn check(&self, exact: Vec<String>, answer: CheckAnswer) {
+        drop(exact);
+        // Who does not wait for it any more needs no answer.
+        let _ = answer.send(Ok(Report::in_memory()));
+    }
+
     /// Refuses all that is asked from here on, waits for the leases to end until the deadline, then
     /// ends them.
     fn shutdown(&self, deadline: Duration, answer: oneshot::Sender<ShutdownReport>);
@@ -55,6 +64,17 @@ pub(crate) trait Backend: fmt::Debug + Send + Sync {
 pub(crate) trait Place: fmt::Debug + Send + Sync {
     /// Starts an acquire; `myself` is this place, for what outlives the call.
     fn acquire(&self, myself: &Arc<dyn Place>, terms: &Terms) -> Acquire;
+
+    /// Lets in a lease of one permit that is renewed until it is released, if it is enough to count
+    /// it: gives its fence, for [`Lease::counted`]. Else [`acquire`](Self::acquire) has to decide.
+    fn count_in(&self, _limit: u32, _ttl: Ttl) -> Option<FencingToken> {
+        None
+    }
+
+    /// Lets a lease out that was only counted; false if [`release`](Self::release) has to.
+    fn count_out(&self) -> bool {
+        false
+    }
 
     /// Gives up an acquire whose future was dropped.
     fn cancel(&self, token: Token);
@@ -71,6 +91,9 @@ pub(crate) trait Place: fmt::Debug + Send + Sync {
 
 /// How a release went: whether the lease still held, or why that is not known yet.
 pub(crate) type ReleaseAnswer = Result<Release, BackendError>;
+
+/// Who is told what a look at the place found.
+pub(crate) type CheckAnswer = oneshot::Sender<Result<Report, BackendError>>;
 
 /// What one acquire asks for.
 #[derive(Debug, Clone, Copy)]
@@ -94,6 +117,11 @@ impl Terms {
         self.mode
             .longest(ttl)
             .map_or(ttl, |longest| longest.min(ttl))
+    }
+
+    /// Whether it is enough to count such leases: each is as long as its owner likes.
+    pub(crate) fn only_count(&self) -> bool {
+        self.weight == 1 && self.mode == LeaseMode::Renewed
     }
 
     /// The first part of a pushed grant: the whole lease where that is shorter.
@@ -140,13 +168,22 @@ pub(crate) enum Acquire {
     Ended,
 }
 
+impl Acquire {
+    /// Waits until it is [`Ready`](Self::Ready), or has ended.
+    pub(crate) fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        if let Self::Waiting(waiting) = self {
+            let answer = ready!(Pin::new(waiting).poll(cx));
+            *self = Self::Ready(answer);
+        }
+        Poll::Ready(())
+    }
+}
+
 impl Future for Acquire {
     type Output = Result<Lease, LockError>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        if let Self::Waiting(waiting) = &mut *self {
-            return Pin::new(waiting).poll(cx);
-        }
+        ready!(self.poll_ready(cx));
         match std::mem::replace(&mut *self, Self::Ended) {
             Self::Ready(answer) => Poll::Ready(answer),
             Self::Waiting(_) | Self::Ended => panic!("polled after it has ended"),

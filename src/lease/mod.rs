@@ -14,6 +14,7 @@ use tokio::sync::oneshot;
 
 use crate::backend::{Place, ReleaseAnswer};
 use crate::error::{BackendError, ConfigError};
+use crate::time::Ttl;
 use crate::token::{FencingToken, Token};
 
 pub use self::lost::{Lost, LostReason};
@@ -62,11 +63,17 @@ impl LeaseMode {
     }
 }
 
+/// Set in the mark of a lease that its place only counts; the rest is its TTL in ms.
+const COUNTED: u64 = 1 << 32;
+
 /// The one owner of a lease. Dropped, it gives the lease back.
+///
+/// Small, since it is moved from hand to hand with each acquire.
 pub(crate) struct Lease {
     /// `None` once it was given back.
     place: Option<Arc<dyn Place>>,
-    token: Token,
+    /// By what its place knows it, beside its fence, as long as nothing is shared of it.
+    mark: u64,
     fence: FencingToken,
     /// Made when somebody first asks for it, where nobody else needs it: most leases end unwatched.
     state: OnceLock<Arc<LeaseState>>,
@@ -77,19 +84,39 @@ impl Lease {
     pub(crate) fn shared(place: Arc<dyn Place>, state: Arc<LeaseState>) -> Self {
         Self {
             place: Some(place),
-            token: state.token(),
+            mark: 0,
             fence: state.fencing_token(),
             state: OnceLock::from(state),
         }
     }
 
-    /// A lease whose place knows how it stands.
-    pub(crate) const fn new(place: Arc<dyn Place>, token: Token, fence: FencingToken) -> Self {
+    /// A lease whose place knows how it stands, by a [`local`](Token::local) token.
+    pub(crate) const fn new(place: Arc<dyn Place>, mark: u64, fence: FencingToken) -> Self {
         Self {
             place: Some(place),
-            token,
+            mark,
             fence,
             state: OnceLock::new(),
+        }
+    }
+
+    /// A lease that its place only counts.
+    pub(crate) const fn counted(place: Arc<dyn Place>, ttl: Ttl, fence: FencingToken) -> Self {
+        Self::new(place, Self::counted_mark(ttl), fence)
+    }
+
+    /// What the token of a lease says that is only counted, beside its fence.
+    pub(crate) const fn counted_mark(ttl: Ttl) -> u64 {
+        COUNTED | ttl.as_ms() as u64
+    }
+
+    /// The TTL of a lease that is only counted; `None` for any other token of its place.
+    pub(crate) const fn counted_ttl(token: Token) -> Option<Ttl> {
+        let mark = token.parts().0;
+        if mark & COUNTED != 0 {
+            Some(Ttl::from_ms(mark as u32))
+        } else {
+            None
         }
     }
 
@@ -99,16 +126,29 @@ impl Lease {
 
     pub(crate) fn state(&self) -> &Arc<LeaseState> {
         self.state.get_or_init(|| match &self.place {
-            Some(place) => place.state(self.token, self.fence),
-            None => LeaseState::over(self.token, self.fence, LostReason::Expired),
+            Some(place) => place.state(self.local_token(), self.fence),
+            None => LeaseState::over(self.local_token(), self.fence, LostReason::Expired),
         })
+    }
+
+    const fn local_token(&self) -> Token {
+        Token::local(self.mark, self.fence.get())
     }
 
     /// Ends it by its owner's will: gives the token to give back, unless it is known to be lost.
     fn finish(&self) -> Option<Token> {
         match self.state.get() {
             Some(state) => state.finish().then(|| state.token()),
-            None => Some(self.token),
+            None => Some(self.local_token()),
+        }
+    }
+
+    #[inline(never)]
+    fn give_back(&self) {
+        if let Some(place) = &self.place
+            && let Some(token) = self.finish()
+        {
+            place.release(token, None);
         }
     }
 
@@ -139,11 +179,13 @@ impl Drop for Lease {
     /// Gives it back in memory, or queues the release with the background thread: without blocking,
     /// spawning or a runtime, also while panicking. If the server is away it is repeated until the
     /// lease would have ended anyway.
+    #[inline]
     fn drop(&mut self) {
-        if let Some(place) = self.place.take()
-            && let Some(token) = self.finish()
-        {
-            place.release(token, None);
+        let Some(place) = &self.place else { return };
+        // First what most are, for which no token is put together.
+        let counted = self.mark & COUNTED != 0 && self.state.get_mut().is_none();
+        if !counted || !place.count_out() {
+            self.give_back();
         }
     }
 }

@@ -12,6 +12,7 @@ mod home;
 mod judge;
 mod leftover;
 mod random;
+mod soak;
 #[path = "../support/mod.rs"]
 mod support;
 mod task;

@@ -220,6 +220,12 @@ async fn step<S: Home>(
         }
         Some(Err(error)) => {
             world.counts.failed.fetch_add(1, Ordering::Relaxed);
+            let kind = match &error {
+                LockError::Backend(error) => format!("{:?}", error.kind()),
+                other => other.to_string(),
+            };
+            let brief = matches!(ask.mode, LeaseMode::MaxHold(_));
+            world.failed(asked, kind, brief);
             if world.is_quiet() && !world.was_out(asked, acquired) {
                 world
                     .counts

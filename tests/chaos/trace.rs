@@ -83,12 +83,16 @@ pub(crate) struct Trace {
     time: u64,
     /// Until when marks of suspects may stand that nobody saw being made.
     blind: u64,
+    /// Since when, by the server's clock in us, all grants were seen; `None` until the next line
+    /// tells the time.
+    seen_since: Option<u64>,
 }
 
 impl Trace {
     pub(crate) fn new(strict: bool) -> Self {
         Self {
             strict,
+            seen_since: Some(0),
             ..Self::default()
         }
     }
@@ -102,6 +106,7 @@ impl Trace {
         self.leases.clear();
         self.gaps += 1;
         self.blind = now + MARK;
+        self.seen_since = None;
     }
 
     fn line(&mut self, line: &str, now: u64) {
@@ -142,6 +147,7 @@ impl Trace {
                 .unwrap_or_default()
                 .replace('.', ""),
         );
+        self.seen_since.get_or_insert(us);
         if !head.ends_with("lua") {
             if words[0].eq_ignore_ascii_case("FLUSHALL") {
                 self.forget(now);
@@ -149,7 +155,7 @@ impl Trace {
             return;
         }
         if let Some((gate, fence, token)) = self.unsure.take() {
-            // A claim is recorded next, by the same script; a whole lease is not.
+            // A claim is named in the records next, by the same script; a whole lease is not.
             let pushed =
                 matches!(words.as_slice(), ["HSET", _, "S", holder, ..] if *holder == token);
             self.grant(&gate, fence, &token, pushed, now);
@@ -198,11 +204,11 @@ impl Trace {
                 }
             }
             ["HSET", key, .., token, record]
-                if record.starts_with("1h") || record.starts_with("1c") =>
+                if record.starts_with("1h ") || record.starts_with("1c ") =>
             {
                 let fence = record.rsplit(' ').next().map_or(0, number);
                 if let Some(gate) = gate_of(key, 'r') {
-                    self.grant(&gate, fence, token, record.starts_with("1c"), now);
+                    self.grant(&gate, fence, token, record.starts_with("1c "), now);
                 }
             }
             _ => {}
@@ -246,7 +252,9 @@ impl Trace {
         let known = self
             .granted
             .insert((name.to_owned(), fence), token.to_owned());
-        if known.is_some_and(|known| known == token) {
+        // A renewal may write the record of a grant that nobody saw.
+        let unseen = self.seen_since.is_some_and(|since| fence < since);
+        if unseen || known.is_some_and(|known| known == token) {
             return;
         }
         self.grants += 1;
@@ -383,17 +391,31 @@ fn number(text: &str) -> u64 {
 pub(crate) struct Observer {
     trace: Arc<Mutex<Trace>>,
     end: Arc<AtomicBool>,
+    hurry: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Observer {
     pub(crate) fn start(port: u16, strict: bool) -> Self {
-        let trace = Arc::new(Mutex::new(Trace::new(strict)));
+        Self::follow(port, Trace::new(strict))
+    }
+
+    /// Follows one that others use already.
+    pub(crate) fn join(port: u16) -> Self {
+        let mut trace = Trace::new(false);
+        trace.forget(now());
+        Self::follow(port, trace)
+    }
+
+    fn follow(port: u16, trace: Trace) -> Self {
+        let trace = Arc::new(Mutex::new(trace));
         let end = Arc::new(AtomicBool::new(false));
+        let hurry = Arc::new(AtomicBool::new(false));
         let (written, ended) = (Arc::clone(&trace), Arc::clone(&end));
+        let hurried = Arc::clone(&hurry);
         let thread = std::thread::spawn(move || {
             while !ended.load(Ordering::Relaxed) {
-                let _ = follow(port, &written, &ended);
+                let _ = follow(port, &written, &ended, &hurried);
                 // At the end, what was seen is judged.
                 if !ended.load(Ordering::Relaxed) {
                     lock(&written).forget(now());
@@ -404,8 +426,18 @@ impl Observer {
         Self {
             trace,
             end,
+            hurry,
             thread: Some(thread),
         }
+    }
+
+    /// What was seen so far, of a server that goes on. By how much it has lengthened leases
+    /// meanwhile may not have been heard yet, so nothing is said of that.
+    pub(crate) fn break_off(self) -> Trace {
+        self.hurry.store(true, Ordering::Relaxed);
+        let mut trace = self.finish();
+        trace.leases.clear();
+        trace
     }
 
     /// What was seen, when it was enough.
@@ -433,7 +465,12 @@ fn record() -> Option<std::fs::File> {
         .ok()
 }
 
-fn follow(port: u16, trace: &Mutex<Trace>, end: &AtomicBool) -> std::io::Result<()> {
+fn follow(
+    port: u16,
+    trace: &Mutex<Trace>,
+    end: &AtomicBool,
+    hurry: &AtomicBool,
+) -> std::io::Result<()> {
     let mut socket = TcpStream::connect(("127.0.0.1", port))?;
     socket.set_read_timeout(Some(Duration::from_millis(100)))?;
     socket.write_all(b"MONITOR\r\n")?;
@@ -449,6 +486,9 @@ fn follow(port: u16, trace: &Mutex<Trace>, end: &AtomicBool) -> std::io::Result<
                 }
                 lock(trace).line(&String::from_utf8_lossy(&line), now());
                 line.clear();
+                if hurry.load(Ordering::Relaxed) {
+                    return Ok(());
+                }
             }
             Ok(_) => {}
             // What was read so far stays in the line. At the end, what the server had to say has
@@ -531,6 +571,24 @@ mod tests {
     }
 
     #[test]
+    fn a_push_is_told_by_the_name_in_the_records_alone() {
+        // One whose name looks like the beginning of a record.
+        let hand_over = [
+            "ZADD p:{t}:mq:a 10 1cAAAAAAAAAA-1",
+            ENTER_TWO,
+            "SET p:{t}:m:a 1cAAAAAAAAAA-1_30 PX 300",
+            "HSET p:{t}:mr:a S 1cAAAAAAAAAA-1",
+            "ZREM p:{t}:mq:a 1cAAAAAAAAAA-1",
+            GRANT_TWO,
+            "HSET p:{t}:mr:a S TWO",
+        ];
+        let trace = trace(true, &hand_over);
+        assert!(trace.problems().is_empty(), "{:?}", trace.problems());
+        assert_eq!(trace.grants, 2);
+        assert_eq!(trace.served(":a").len(), 2);
+    }
+
+    #[test]
     fn an_overtaker_is_seen_whether_it_waited_or_not() {
         for overtaking in [
             &[ENTER_ONE, ENTER_TWO, PUSH_TWO][..],
@@ -587,6 +645,34 @@ mod tests {
         let trace = trace(true, &twice);
         assert!(trace.problems().is_empty(), "{:?}", trace.problems());
         assert_eq!(trace.grants, 2);
+    }
+
+    #[test]
+    fn a_renewal_of_what_nobody_saw_granted_is_no_falling_fence() {
+        let mut joined = Trace::new(true);
+        joined.forget(0);
+        let line = |command: &str| {
+            let words: Vec<String> = command
+                .split(' ')
+                .map(|word| format!("\"{word}\""))
+                .collect();
+            let words = words.join(" ").replace('_', " ");
+            format!("+1700000000.000001 [0 lua] {words}\r\n")
+        };
+        joined.line(
+            &line("HSET p:{t}:sr:a S 2 TWO 1h_1_2_300_1700000000000040"),
+            1,
+        );
+        joined.line(
+            &line("HSET p:{t}:sr:a S 2 ONE 1h_1_2_300_1600000000000030"),
+            2,
+        );
+        assert!(joined.problems().is_empty(), "{:?}", joined.problems());
+        joined.line(
+            &line("HSET p:{t}:sr:a S 2 ONE 1h_1_2_300_1700000000000030"),
+            3,
+        );
+        assert!(told(&joined));
     }
 
     #[test]

@@ -84,6 +84,12 @@ impl Stalls {
         read(&self.machine).max(read(&self.runtime))
     }
 
+    /// The longest since this was asked last: of the machine, and of the runtime.
+    pub(crate) fn take(&self) -> (u64, u64) {
+        let take = |longest: &AtomicU64| longest.swap(0, Ordering::Relaxed);
+        (take(&self.machine), take(&self.runtime))
+    }
+
     pub(crate) fn describe(&self) -> String {
         let ms = |longest: &AtomicU64| longest.load(Ordering::Relaxed) / 1_000_000;
         format!(

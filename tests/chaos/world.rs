@@ -1,7 +1,7 @@
 //! Everything that the tasks of one run share: the gates and where they live, the processes, the
 //! log.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -32,6 +32,8 @@ pub(crate) enum Kind {
 pub(crate) struct Place {
     pub(crate) kind: Kind,
     pub(crate) name: String,
+    /// Of a keyed one, its own part of the name.
+    pub(crate) key: Option<u32>,
     /// The greatest limit that anybody asks by.
     pub(crate) cap: u32,
     pub(crate) ttl: Duration,
@@ -42,8 +44,16 @@ impl Place {
         Self {
             kind: Kind::Mutex,
             name: name.to_owned(),
+            key: None,
             cap: 1,
             ttl,
+        }
+    }
+
+    pub(crate) fn keyed(name: &str, key: u32, ttl: Duration) -> Self {
+        Self {
+            key: Some(key),
+            ..Self::mutex(name, ttl)
         }
     }
 
@@ -51,6 +61,7 @@ impl Place {
         Self {
             kind: Kind::Exact,
             name: name.to_owned(),
+            key: None,
             cap: 1,
             ttl,
         }
@@ -60,6 +71,7 @@ impl Place {
         Self {
             kind: Kind::Semaphore,
             name: name.to_owned(),
+            key: None,
             cap,
             ttl,
         }
@@ -72,7 +84,10 @@ impl Place {
             Kind::Exact => 'x',
             Kind::Semaphore => 's',
         };
-        format!("}}{letter}:{}", self.name)
+        match self.key {
+            None => format!("}}{letter}:{}", self.name),
+            Some(key) => format!("}}{letter}:{}:{key}", self.name),
+        }
     }
 }
 
@@ -178,7 +193,13 @@ impl<S: Home> Process<S> {
 
     fn gate(&self, place: &Place, limit: u32) -> Gate {
         match place.kind {
-            Kind::Mutex => Gate::Mutex(self.gates.mutex(&place.name)),
+            Kind::Mutex => {
+                let mutex = self.gates.mutex(&place.name);
+                Gate::Mutex(match place.key {
+                    None => mutex,
+                    Some(key) => mutex.keyed(key),
+                })
+            }
             Kind::Exact => Gate::Mutex(self.gates.mutex_at(&place.name)),
             Kind::Semaphore => {
                 let semaphore = self.gates.semaphore(&place.name, limit);
@@ -210,6 +231,8 @@ pub(crate) struct Counts {
     pub(crate) refused: AtomicUsize,
     pub(crate) failed: AtomicUsize,
     pub(crate) failed_when_quiet: AtomicUsize,
+    /// And what was asked for when the end of the faults was [`SETTLED`] ago.
+    pub(crate) failed_when_settled: AtomicUsize,
     pub(crate) lost: AtomicUsize,
     pub(crate) buried: AtomicUsize,
     pub(crate) crashes: AtomicUsize,
@@ -224,6 +247,9 @@ pub(crate) struct Counts {
     /// The most that a wait took beyond its limit, in us, with that in it too.
     pub(crate) overtime_us: AtomicU64,
 }
+
+/// How long after the last fault a failure may still be due to it, in ns.
+pub(crate) const SETTLED: u64 = 5_000_000_000;
 
 #[derive(Debug, Clone)]
 pub(crate) struct Waiting {
@@ -248,7 +274,7 @@ pub(crate) struct World<S: Home = Server> {
     pub(crate) closing: CancellationToken,
     slots: Mutex<Vec<Arc<Process<S>>>>,
     /// Crashed processes go on living, behind their cut network.
-    crashed: Mutex<Vec<Arc<Process<S>>>>,
+    crashed: Mutex<Vec<(u64, Arc<Process<S>>)>>,
     /// Tasks that keep the guards of crashed processes until they are lost.
     graves: Mutex<JoinSet<()>>,
     /// Threads without a runtime, on which something is dropped.
@@ -270,6 +296,7 @@ struct Log {
     stays: Vec<Stay>,
     problems: Vec<String>,
     faults: Vec<(u64, String)>,
+    failures: BTreeMap<String, usize>,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -439,6 +466,54 @@ impl<S: Home> World<S> {
         lock(&self.log).faults.push((now(), fault));
     }
 
+    /// An acquire failed. A `brief` lease may be over before its answer comes, without any fault.
+    pub(crate) fn failed(&self, asked: u64, kind: String, brief: bool) {
+        *lock(&self.log).failures.entry(kind).or_default() += 1;
+        let quiet = self.quiet.load(Ordering::Relaxed);
+        if !brief && asked > quiet.saturating_add(SETTLED) {
+            self.counts
+                .failed_when_settled
+                .fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// How many acquires failed, by the kind of their failures.
+    pub(crate) fn failures(&self) -> BTreeMap<String, usize> {
+        lock(&self.log).failures.clone()
+    }
+
+    /// Gives the problems so far, and forgets them along with all that was over before a moment:
+    /// who was judged and can't concern anybody later. Of what was done to the system it forgets
+    /// what was over `longer` before that, since holds that are kept may have begun earlier; and
+    /// processes that crashed by then.
+    pub(crate) fn forget(&self, before: u64, longer: u64) -> Vec<String> {
+        let earlier = before.saturating_sub(longer);
+        let gone = {
+            let crashed = &mut *lock(&self.crashed);
+            let (gone, stay) = std::mem::take(crashed)
+                .into_iter()
+                .partition::<Vec<_>, _>(|(at, _)| *at < earlier);
+            *crashed = stay;
+            gone
+        };
+        // Not under the lock: each takes its proxy along, and a thread with it.
+        drop(gone);
+        while let Some(ended) = lock(&self.graves).try_join_next() {
+            ended.expect("who looks at a guard does not panic");
+        }
+        let mut log = lock(&self.log);
+        log.taken
+            .retain(|taken| taken.let_go.max(taken.hold.ended) >= before);
+        log.losses.retain(|loss| loss.to >= earlier);
+        // One that lasts for ever is a crashed process'.
+        log.silences.retain(|silence| {
+            silence.to >= earlier && !(silence.to == u64::MAX && silence.from < earlier)
+        });
+        log.stays.retain(|stay| stay.to >= before);
+        log.faults.retain(|(at, _)| *at >= earlier);
+        std::mem::take(&mut log.problems)
+    }
+
     pub(crate) fn taken(&self) -> Vec<Taken> {
         lock(&self.log).taken.clone()
     }
@@ -512,6 +587,6 @@ impl World {
             if dies { "dies" } else { "hangs for good" }
         ));
         self.counts.crashes.fetch_add(1, Ordering::Relaxed);
-        lock(&self.crashed).push(crashed);
+        lock(&self.crashed).push((from, crashed));
     }
 }

@@ -10,9 +10,11 @@
 #![allow(dead_code, reason = "each test binary uses its own part")]
 
 mod alone;
+mod clock;
 mod frames;
 pub(crate) mod history;
 mod poll;
+mod process;
 mod proxy;
 mod server;
 mod wait;
@@ -20,8 +22,10 @@ mod wait;
 #[allow(unused_imports, reason = "each test binary uses its own part")]
 pub(crate) use self::{
     alone::{alone, in_use, is_slow, resident},
+    clock::FakeClock,
     history::{History, Hold, Wait},
     poll::{poll_k_times, poll_k_times_and_wake},
+    process::{Other, my_role, say, signal},
     proxy::{Flow, Mode, Proxy},
     server::Server,
     wait::wait_for,

@@ -21,6 +21,8 @@ pub(crate) enum Flow {
     Hold,
     /// Delivered this much later.
     Delay(Duration),
+    /// No more bytes in a second than these; what is behind them waits at its sender.
+    Throttle(usize),
     /// Gone. As TCP never loses bytes in the middle of a connection, one that lost some is reset as
     /// soon as it would pass again.
     Eat,
@@ -28,6 +30,9 @@ pub(crate) enum Flow {
     /// connection with it.
     EatMessages,
 }
+
+/// How often in a second a throttled flow moves on.
+const STEPS: usize = 20;
 
 /// What happens to a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -365,13 +370,18 @@ impl Connection {
                 // Looked at before the read, so that a change to Hold while nothing arrives is
                 // seen.
                 modes.mark_unchanged();
+                let rate = match flow(self.mode(&modes).flows()) {
+                    Flow::Throttle(rate) => Some(rate),
+                    _ => None,
+                };
+                let room = rate.map_or(buffer.len(), |rate| (rate / STEPS).max(1));
                 let length = tokio::select! {
                     biased;
                     changed = modes.changed() => match changed {
                         Ok(()) => continue,
                         Err(_) => return,
                     },
-                    read = from.read(&mut buffer) => match read {
+                    read = from.read(&mut buffer[..room]) => match read {
                         Ok(length) if length > 0 => length,
                         _ => return,
                     },
@@ -400,7 +410,7 @@ impl Connection {
                         }
                         Duration::ZERO
                     }
-                    Flow::Pass | Flow::EatMessages => Duration::ZERO,
+                    Flow::Pass | Flow::EatMessages | Flow::Throttle(_) => Duration::ZERO,
                     Flow::Delay(time) => time,
                 };
                 last = last.max(Instant::now() + delay);
@@ -422,6 +432,9 @@ impl Connection {
                 };
                 if queue.send((last, bytes)).is_err() {
                     return;
+                }
+                if rate.is_some() {
+                    tokio::time::sleep(Duration::from_secs(1) / STEPS as u32).await;
                 }
             }
         };

@@ -11,6 +11,8 @@ use std::time::{Duration, Instant};
 
 use redis::{ConnectionLike, Value};
 
+use super::clock::FakeClock;
+use super::process::{process_state, signal};
 use super::wait::wait_for;
 
 /// How long a server may take to answer its first PING, on a busy machine.
@@ -26,6 +28,7 @@ pub(crate) struct Server {
     port: u16,
     folder: PathBuf,
     options: Vec<String>,
+    clock: Option<FakeClock>,
 }
 
 impl Server {
@@ -36,6 +39,15 @@ impl Server {
 
     /// Starts one with further command-line options.
     pub(crate) fn start_with(options: &[&str]) -> Self {
+        Self::launch(options, None)
+    }
+
+    /// Starts one whose wall clock can be set.
+    pub(crate) fn start_by(clock: &FakeClock) -> Self {
+        Self::launch(&[], Some(clock.clone()))
+    }
+
+    fn launch(options: &[&str], clock: Option<FakeClock>) -> Self {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let number = COUNT.fetch_add(1, Ordering::Relaxed);
         let folder =
@@ -45,12 +57,13 @@ impl Server {
         // Somebody else may take the port between the look and the start: then try another.
         for _ in 0..10 {
             let port = free_port();
-            if let Ok(child) = launch(port, &folder, &options) {
+            if let Ok(child) = launch(port, &folder, &options, clock.as_ref()) {
                 return Self {
                     child: Mutex::new(child),
                     port,
                     folder,
                     options,
+                    clock,
                 };
             }
         }
@@ -73,7 +86,7 @@ impl Server {
     /// Stops the process as a whole (SIGSTOP): sockets stay open, nothing is answered. What is sent
     /// meanwhile runs after [`thaw`](Self::thaw).
     pub(crate) fn freeze(&self) {
-        signal("STOP", self.pid());
+        signal(self.pid(), "STOP");
         // The signal is delivered a moment after it was sent; on Linux that can be seen.
         let begun = Instant::now();
         while process_state(self.pid()).is_some_and(|state| state != 'T') {
@@ -83,7 +96,7 @@ impl Server {
     }
 
     pub(crate) fn thaw(&self) {
-        signal("CONT", self.pid());
+        signal(self.pid(), "CONT");
     }
 
     /// Crashes it (SIGKILL): all data is gone.
@@ -98,7 +111,7 @@ impl Server {
         self.kill();
         let begun = Instant::now();
         let child = loop {
-            match launch(self.port, &self.folder, &self.options) {
+            match launch(self.port, &self.folder, &self.options, self.clock.as_ref()) {
                 Ok(child) => break child,
                 Err(error) => assert!(
                     begun.elapsed() < READY,
@@ -201,7 +214,12 @@ fn free_port() -> u16 {
 }
 
 /// Starts a server and waits until it is this one that answers on `port`.
-fn launch(port: u16, folder: &Path, options: &[String]) -> io::Result<Child> {
+fn launch(
+    port: u16,
+    folder: &Path,
+    options: &[String],
+    clock: Option<&FakeClock>,
+) -> io::Result<Child> {
     let log = File::options()
         .create(true)
         .append(true)
@@ -231,7 +249,13 @@ fn launch(port: u16, folder: &Path, options: &[String]) -> io::Result<Child> {
         .stdin(Stdio::null())
         .stdout(log.try_clone()?)
         .stderr(log);
+    if let Some(clock) = clock {
+        clock.rules(&mut command);
+    }
     let mut child = spawn(command)?;
+    if let Some(clock) = clock {
+        clock.ruled(child.id());
+    }
     let begun = Instant::now();
     while !answers(port, child.id()) {
         if let Some(status) = child.try_wait()? {
@@ -294,22 +318,4 @@ fn spawn(command: Command) -> io::Result<Child> {
     spawner.send((command, sender)).map_err(io::Error::other)?;
     drop(spawner);
     answer.recv().map_err(io::Error::other)?
-}
-
-/// By the shell's own `kill`: the program of that name is missing on small systems.
-fn signal(name: &str, pid: u32) {
-    let status = Command::new("sh")
-        .args(["-c", &format!("kill -{name} {pid}")])
-        .status();
-    assert!(
-        status.is_ok_and(|status| status.success()),
-        "can't send {name} to {pid}"
-    );
-}
-
-/// The letter that Linux shows for a process: `T` for a stopped one. `None` where there is no
-/// /proc.
-fn process_state(pid: u32) -> Option<char> {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    stat.rsplit_once(") ")?.1.chars().next()
 }

@@ -82,7 +82,9 @@ impl Words {
         for word in &mut self.0 {
             if *word == own {
                 token.clone_into(word);
-            } else if word.len() == 13 && word.bytes().all(|byte| byte.is_ascii_digit()) {
+            } else if word.len() == NEVER_LATE.len()
+                && word.bytes().all(|byte| byte.is_ascii_digit())
+            {
                 NEVER_LATE.clone_into(word);
             }
         }
@@ -146,7 +148,7 @@ impl Pipe {
         Self(BufReader::new(stream))
     }
 
-    /// Sends all calls, and gives their answers: integers, as the answers of all scripts are.
+    /// Sends all calls, and gives their answers: integers, as the answers of all scripts are, whole.
     pub(crate) fn send(&mut self, calls: impl IntoIterator<Item = Words>) -> Vec<Vec<i64>> {
         let mut calls = calls.into_iter();
         let mut answers = Vec::new();
@@ -168,19 +170,53 @@ impl Pipe {
     }
 }
 
-fn read_answer(from: &mut impl BufRead) -> Vec<i64> {
-    let length = read_number(from, '*');
-    (0..length).map(|_| read_number(from, ':')).collect()
+/// An answer as a whole one: a quick one leaves out what follows from the rest. Of an acquire it is
+/// the fence alone, as text; of an end it is the status.
+pub(super) fn read_answer(from: &mut impl BufRead) -> Vec<i64> {
+    match read_head(from) {
+        ('*', length) => (0..length).map(|_| read_number(from)).collect(),
+        ('$', _) => {
+            let fence = read_text(from);
+            vec![0, fence, fence, fence]
+        }
+        (_, status) => vec![status],
+    }
 }
 
-fn read_number(from: &mut impl BufRead, sign: char) -> i64 {
+/// An element of an answer: a number, as such or as text.
+fn read_number(from: &mut impl BufRead) -> i64 {
+    match read_head(from) {
+        ('$', _) => read_text(from),
+        (_, number) => number,
+    }
+}
+
+fn read_head(from: &mut impl BufRead) -> (char, i64) {
+    let line = read_line(from);
+    let sign = line.chars().next().filter(|sign| "*$:".contains(*sign));
+    let head = sign.and_then(|sign| Some((sign, line[1..].parse().ok()?)));
+    head.unwrap_or_else(|| panic!("not what a script answers: {line:?}"))
+}
+
+fn read_text(from: &mut impl BufRead) -> i64 {
+    let line = read_line(from);
+    let number = line.parse().ok();
+    number.unwrap_or_else(|| panic!("not what a script answers: {line:?}"))
+}
+
+fn read_line(from: &mut impl BufRead) -> String {
     let mut line = String::new();
     from.read_line(&mut line).expect("the server answers");
-    let number = line
-        .trim_end()
-        .strip_prefix(sign)
-        .and_then(|number| number.parse().ok());
-    number.unwrap_or_else(|| panic!("not what a script answers: {line:?}"))
+    line.trim_end().to_owned()
+}
+
+/// Whether an answer says that the lock was free, or that it was released.
+pub(super) fn went_well(answer: &redis::Value) -> bool {
+    match answer {
+        redis::Value::Array(numbers) => numbers.first() == Some(&redis::Value::Int(0)),
+        redis::Value::BulkString(_) => true,
+        other => *other == redis::Value::Int(0),
+    }
 }
 
 #[cfg(test)]
@@ -197,7 +233,7 @@ mod tests {
 
     #[test]
     fn another_token_stands_wherever_the_token_stood_and_no_deadline_is_left() {
-        let call = Words::of("EVALSHA abc 1 main token 10000 1796026260000").with_token("other");
+        let call = Words::of("EVALSHA abc 1 main token 10000 1796026260000999").with_token("other");
         assert_eq!(call.arguments(), ["other", "10000", NEVER_LATE]);
     }
 
@@ -216,8 +252,11 @@ mod tests {
 
     #[test]
     fn answers_are_read_one_by_one() {
-        let mut from = &b"*2\r\n:1\r\n:-3\r\n*0\r\n"[..];
+        let mut from = &b"*2\r\n:1\r\n:-3\r\n*2\r\n:0\r\n$2\r\n17\r\n$1\r\n7\r\n:2\r\n*0\r\n"[..];
         assert_eq!(read_answer(&mut from), [1, -3]);
+        assert_eq!(read_answer(&mut from), [0, 17]);
+        assert_eq!(read_answer(&mut from), [0, 7, 7, 7]);
+        assert_eq!(read_answer(&mut from), [2]);
         assert!(read_answer(&mut from).is_empty());
     }
 

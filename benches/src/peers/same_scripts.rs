@@ -1,14 +1,14 @@
 //! The scripts that the crate sends, without the crate: overheard once, then sent over a bare
 //! connection, or over a socket in blocks.
 
-use std::io::{Read, Write};
+use std::io::{BufReader, Write};
 use std::net::TcpStream;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use redis::aio::MultiplexedConnection;
 
-use super::overheard::{INSTANCE, Words, overhear_pairs};
+use super::overheard::{INSTANCE, Words, overhear_pairs, read_answer, went_well};
 use crate::support::Server;
 
 /// What the crate sends to take and to give back a lock of its own, for each of many tasks.
@@ -73,32 +73,27 @@ pub(crate) struct Bare {
 impl Bare {
     pub(crate) async fn pair(mut self, task: usize) {
         for command in self.scripts.commands(task) {
-            let answer: Vec<i64> = command
+            let answer: redis::Value = command
                 .query_async(&mut self.connection)
                 .await
                 .expect("answered");
-            assert_eq!(answer[0], 0, "own keys are free");
+            assert!(went_well(&answer), "own keys are free");
         }
     }
 }
 
 /// The same scripts on a socket: for all tasks at once in one write, and all answers are awaited.
 pub(crate) struct Raw {
-    stream: TcpStream,
+    stream: BufReader<TcpStream>,
     scripts: SameScripts,
-    answers: Vec<u8>,
 }
 
 impl Raw {
     pub(crate) fn connect(port: u16, scripts: SameScripts) -> Self {
         let stream = TcpStream::connect(("127.0.0.1", port)).expect("the server listens");
         stream.set_nodelay(true).expect("a TCP connection");
-        let answers = vec![0; 1 << 16];
-        Self {
-            stream,
-            scripts,
-            answers,
-        }
+        let stream = BufReader::with_capacity(1 << 16, stream);
+        Self { stream, scripts }
     }
 
     /// One pair for each of `tasks` tasks.
@@ -109,16 +104,10 @@ impl Raw {
                 .iter()
                 .flat_map(|pair| pair[half].iter().copied())
                 .collect();
-            self.stream.write_all(&block).expect("the server reads");
-            let mut answered = 0;
-            while answered < tasks {
-                let length = self
-                    .stream
-                    .read(&mut self.answers)
-                    .expect("the server answers");
-                // Each answer is one array.
-                let begun = self.answers[..length].iter().filter(|&&byte| byte == b'*');
-                answered += begun.count();
+            let socket = self.stream.get_mut();
+            socket.write_all(&block).expect("the server reads");
+            for _ in 0..tasks {
+                read_answer(&mut self.stream);
             }
         }
     }

@@ -31,8 +31,6 @@ const ROOMY: usize = 64;
 
 /// What a listed lease's token says beside its fence.
 const LISTED: u64 = 0;
-/// Set in what a counted lease's token says; the rest is its TTL in ms.
-const COUNTED: u64 = 1 << 32;
 /// Stands in `ends` for all that are counted.
 #[cfg(feature = "test-util")]
 const ALL_COUNTED: u64 = u64::MAX;
@@ -120,23 +118,9 @@ pub(super) fn unreachable(doing: &str, gate: &str) -> BackendError {
     BackendError::new(BackendErrorKind::Unreachable, text, None)
 }
 
-/// Whether it is enough to count such a lease.
-pub(super) fn only_counts(terms: &Terms) -> bool {
-    terms.weight == 1 && terms.mode == LeaseMode::Renewed
-}
-
-/// What the owner of a counted lease gets.
-pub(super) fn counted(place: Arc<dyn Place>, ttl: Ttl, fence: u64) -> Lease {
-    lease(place, COUNTED | u64::from(ttl.as_ms()), fence)
-}
-
-pub(super) fn is_counted(token: Token) -> bool {
-    token.parts().0 & COUNTED != 0
-}
-
 /// What its owner gets of a holder.
 pub(super) fn lease(place: Arc<dyn Place>, mark: u64, fence: u64) -> Lease {
-    Lease::new(place, Token::local(mark, fence), FencingToken::new(fence))
+    Lease::new(place, mark, FencingToken::new(fence))
 }
 
 /// How an acquire begins. What it holds is made into a lease outside of the lock.
@@ -352,7 +336,7 @@ impl Ledger {
     /// Takes a holder off the books; false if it is not there any more.
     pub(super) fn release(&mut self, token: Token, news: &mut News) -> bool {
         let (_, fence) = token.parts();
-        if is_counted(token) {
+        if Lease::counted_ttl(token).is_some() {
             return self.release_counted(fence, news);
         }
         let held = self.remove(fence, true, news);
@@ -390,9 +374,9 @@ impl Ledger {
         clock: &Clock,
         token: Token,
     ) -> Result<Arc<LeaseState>, LostReason> {
-        let (mark, fence) = token.parts();
-        if is_counted(token) {
-            self.list(mark & !COUNTED, fence)?;
+        let (_, fence) = token.parts();
+        if let Some(ttl) = Lease::counted_ttl(token) {
+            self.list(ttl, fence)?;
         }
         let token = Token::local(LISTED, fence);
         let reason = self.lost.remove(&fence);
@@ -418,12 +402,11 @@ impl Ledger {
     }
 
     /// Lists a lease that was counted, unless it was lost.
-    fn list(&mut self, ttl_ms: u64, fence: u64) -> Result<(), LostReason> {
+    fn list(&mut self, ttl: Ttl, fence: u64) -> Result<(), LostReason> {
         if let Some(reason) = self.counted.take_lost(fence) {
             return Err(reason);
         }
         self.one_counted_less();
-        let ttl = Ttl::from_ms(u32::try_from(ttl_ms).unwrap_or(u32::MAX));
         #[cfg(feature = "test-util")]
         let end = self
             .out_since
@@ -504,9 +487,9 @@ impl Ledger {
         self.fence += 1;
         self.used += u64::from(terms.weight);
         let counted = &mut self.counted;
-        if only_counts(terms) && process == counted.process && !counted.closed {
+        if terms.only_count() && process == counted.process && !counted.closed {
             counted.inside += 1;
-            return (COUNTED | u64::from(terms.ttl.as_ms()), self.fence);
+            return (Lease::counted_mark(terms.ttl), self.fence);
         }
         let longest = terms.mode.longest(terms.ttl.get());
         let end = longest.map_or(Instant::FAR, |longest| clock.now().after(longest));

@@ -36,8 +36,8 @@ use super::{
 };
 use crate::error::{Refusal, RefusalKind};
 use crate::key::{Resource, Subject};
-use crate::lease::{LeaseState, Release};
-use crate::time::Clock;
+use crate::lease::{Lease, LeaseState, Release};
+use crate::time::{Clock, Ttl};
 use crate::token::{FencingToken, Token};
 
 /// What several handles of this process share, as processes share a server.
@@ -187,13 +187,6 @@ struct MemoryPlace {
 
 impl Place for MemoryPlace {
     fn acquire(&self, myself: &Arc<dyn Place>, terms: &Terms) -> Acquire {
-        if ledger::only_counts(terms)
-            && !self.process.is_closed()
-            && !self.memory.is_out()
-            && let Some(fence) = self.site.turnstile().enter(terms.limit, terms.ttl)
-        {
-            return Acquire::Ready(Ok(ledger::counted(Arc::clone(myself), terms.ttl, fence)));
-        }
         let entered = self.site.change(&self.memory, |ledger, _| {
             if self.process.is_closed() {
                 let refusal = Refusal::new(RefusalKind::ShuttingDown);
@@ -219,14 +212,29 @@ impl Place for MemoryPlace {
         }
     }
 
+    fn count_in(&self, limit: u32, ttl: Ttl) -> Option<FencingToken> {
+        if self.process.is_closed() || self.memory.is_out() {
+            return None;
+        }
+        let fence = self.site.turnstile().enter(limit, ttl)?;
+        Some(FencingToken::new(fence))
+    }
+
+    fn count_out(&self) -> bool {
+        self.site.turnstile().leave()
+    }
+
     fn cancel(&self, ticket: Token) {
         self.site
             .change(&self.memory, |ledger, news| ledger.leave(ticket, news));
     }
 
     fn release(&self, token: Token, answer: Option<oneshot::Sender<ReleaseAnswer>>) {
+        // Who wants no answer has tried to be counted out.
+        let counted_out =
+            answer.is_some() && Lease::counted_ttl(token).is_some() && self.count_out();
         // What is due is settled first, so what is found has not run out.
-        let found = ledger::is_counted(token) && self.site.turnstile().leave()
+        let found = counted_out
             || self
                 .site
                 .change(&self.memory, |ledger, news| ledger.release(token, news));

@@ -120,19 +120,40 @@ pub(super) fn on_answer(kind: BackendErrorKind, error: Option<&RedisError>) -> C
 /// Which right the server's user lacks, as far as the server says: some name the command.
 fn missing_right(error: Option<&RedisError>) -> String {
     let details = error.and_then(RedisError::detail).unwrap_or_default();
-    let missing = match denied_command(details) {
-        Some(command) => format!("run `{command}` (NOPERM): `+{command}` is missing"),
-        None if details.contains("channel") => {
-            "use a channel (NOPERM): `&<prefix>:inbox:*` is missing".to_owned()
+    let missing = match Denied::read(details) {
+        Denied::Command(Some(command)) => {
+            format!("run `{command}` (NOPERM): `+{command}` is missing")
         }
-        None if details.contains(" key") => "use these keys (NOPERM): `~` is missing".to_owned(),
-        None => "do this (NOPERM): a right is missing".to_owned(),
+        Denied::Channel => "use a channel (NOPERM): `&<prefix>:inbox:*` is missing".to_owned(),
+        Denied::Key => "use these keys (NOPERM): `~<prefix>:*` is missing".to_owned(),
+        Denied::Command(None) => "do this (NOPERM): a right is missing".to_owned(),
     };
     format!("the server's user may not {missing}; see the ACL in SECURITY.md")
 }
 
+/// What a user may not use.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Denied<'a> {
+    Channel,
+    /// Which one, where the server says so: one in a script is named by few.
+    Command(Option<&'a str>),
+    Key,
+}
+
+impl<'a> Denied<'a> {
+    /// Reads what a server says beside its code.
+    pub(super) fn read(details: &'a str) -> Self {
+        match denied_command(details) {
+            Some(command) => Self::Command(Some(command)),
+            None if details.contains("channel") => Self::Channel,
+            None if details.contains(" key") => Self::Key,
+            None => Self::Command(None),
+        }
+    }
+}
+
 /// The command in "no permissions to run the 'script|load' command".
-pub(super) fn denied_command(details: &str) -> Option<&str> {
+fn denied_command(details: &str) -> Option<&str> {
     let (_, rest) = details.split_once("to run the '")?;
     let (command, _) = rest.split_once('\'')?;
     let plain = |byte: u8| byte.is_ascii_lowercase() || byte == b'|';

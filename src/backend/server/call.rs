@@ -124,7 +124,7 @@ impl Call {
     pub(super) fn command(&self, whole: bool, instance: &Instance, names: &mut Names) -> Cmd {
         let script = self.script();
         let mut cmd = Cmd::with_capacity(20, 600);
-        let (channels, shared) = names.of(self.tag());
+        let shared = names.of(self.tag());
         if whole {
             cmd.arg("EVAL").arg(&script.code);
         } else {
@@ -133,21 +133,21 @@ impl Call {
         match &self.body {
             Body::Acquire(ask) => {
                 gate_keys(&mut cmd, &ask.resource, shared);
+                let wait = millis(ask.wait.unwrap_or(LONGEST_WAIT).min(LONGEST_WAIT));
+                let (weight, limit, ticket) = (ask.weight, ask.limit, ask.ticket);
+                let (max_waiters, pushed) = (ask.max_waiters, u8::from(ask.pushed));
+                let latest_us = ask.latest_ms.saturating_mul(1000).saturating_add(999);
+                // One argument for all that a quick answer hardly looks at: each of its own costs.
                 cmd.arg(&ask.token.text(instance)[..])
-                    .arg(channels)
-                    .arg(ask.weight)
-                    .arg(ask.limit)
                     .arg(millis(ask.lease))
-                    .arg(ask.latest_ms)
-                    .arg(millis(ask.wait.unwrap_or(LONGEST_WAIT).min(LONGEST_WAIT)))
-                    .arg(ask.max_waiters)
-                    .arg(ask.ticket)
-                    .arg(u8::from(ask.pushed));
+                    .arg(latest_us)
+                    .arg(format!(
+                        "{weight} {limit} {wait} {max_waiters} {ticket} {pushed}"
+                    ));
             }
             Body::End(end) => {
                 gate_keys(&mut cmd, &end.resource, shared);
                 cmd.arg(&end.token.text(instance)[..])
-                    .arg(channels)
                     .arg(end.latest_ms)
                     .arg(end.resource.released.as_deref().unwrap_or_default());
             }
@@ -200,11 +200,10 @@ impl Names {
         &self.channels
     }
 
-    /// The same, and the keys that all gates of a tag share.
-    fn of(&mut self, tag: Tag) -> (&str, &Shared) {
+    /// The keys that all gates of a tag share.
+    fn of(&mut self, tag: Tag) -> &Shared {
         let shared = self.shared.entry(tag);
-        let shared = shared.or_insert_with(|| self.prefix.shared(tag));
-        (&self.channels, shared)
+        shared.or_insert_with(|| self.prefix.shared(tag))
     }
 }
 

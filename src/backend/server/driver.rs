@@ -169,19 +169,21 @@ impl Driver {
             {
                 heard.push(event);
             }
-            let now = Instant::now();
             while asked.len() < INTAKE {
                 match commands.try_recv() {
                     Ok(command) => asked.push(command),
                     Err(TryRecvError::Empty) => break,
                     // Known before any event is looked at that came after.
                     Err(TryRecvError::Disconnected) => {
-                        let last = now.after(self.grace());
+                        let last = Instant::now().after(self.grace());
                         self.last.get_or_insert(last);
                         break;
                     }
                 }
             }
+            // Read when all have been taken: a wait whose length counts from before it was asked for
+            // would end too early.
+            let now = Instant::now();
             for event in heard.drain(..) {
                 self.event(now, event);
             }

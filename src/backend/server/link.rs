@@ -4,9 +4,10 @@ use std::fmt;
 use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
+use redis::io::tcp::socket2::TcpKeepalive;
 use redis::{
     AsyncConnectionConfig, Client, Cmd, ConnectionInfo, ErrorKind, IntoConnectionInfo, Pipeline,
-    RedisError, ServerError, ServerErrorKind, Value,
+    RedisError, ServerError, Value, make_extension_error,
 };
 use tokio::time::timeout;
 
@@ -14,6 +15,11 @@ use super::Settings;
 use super::reply::{self, Failure};
 use super::script::Script;
 use crate::error::ConfigError;
+
+/// The system asks over a connection that has been quiet for so long whether the other side is
+/// there: what is between them would else forget it, and its death be found by who uses it next.
+const WATCH: TcpKeepalive = TcpKeepalive::new();
+const QUIET: Duration = Duration::from_secs(15);
 
 /// Where connections come from.
 #[derive(Clone)]
@@ -68,12 +74,7 @@ pub(super) async fn connect(
     settings: &Settings,
     probe: &str,
 ) -> Result<Fresh, RedisError> {
-    let mut connection = match origin {
-        Origin::Server(info) => {
-            open((**info).clone(), settings, AsyncConnectionConfig::new()).await?
-        }
-        Origin::Pool(pool) => detach(pool.clone(), settings.connect_timeout).await?,
-    };
+    let mut connection = bare(origin, settings).await?;
     let (greeting, scripts) = (greeting(probe), scripts());
     let mut loading = connection.clone();
     // Scripts that can't be loaded (a user without that right) are sent whole when they are needed.
@@ -109,14 +110,27 @@ pub(super) async fn connect(
         serves(answer.clone())?;
     }
     if answers.get(2).is_some_and(is_replica) {
-        let replica = "a replica, which can't be written to; name the master";
-        return Err((ErrorKind::Server(ServerErrorKind::ReadOnly), replica).into());
+        let replica = "You can't write against a read only replica.".to_owned();
+        return Err(make_extension_error("READONLY".to_owned(), Some(replica)));
     }
     Ok(Fresh {
         connection,
         us,
         evicts: answers.get(3).and_then(evicting_policy),
     })
+}
+
+/// A connection on which nothing was said yet but who we are.
+pub(super) async fn bare(
+    origin: &Origin,
+    settings: &Settings,
+) -> Result<MultiplexedConnection, RedisError> {
+    match origin {
+        Origin::Server(info) => {
+            open((**info).clone(), settings, AsyncConnectionConfig::new()).await
+        }
+        Origin::Pool(pool) => detach(pool.clone(), settings.connect_timeout).await,
+    }
 }
 
 /// `TIME` first: it is the one answer that is needed. It is given while the server loads, too: hence
@@ -173,7 +187,10 @@ pub(super) async fn open(
     settings: &Settings,
     config: AsyncConnectionConfig,
 ) -> Result<MultiplexedConnection, RedisError> {
-    let tcp = info.tcp_settings().clone().set_nodelay(true);
+    let mut tcp = info.tcp_settings().clone().set_nodelay(true);
+    if tcp.keepalive().is_none() {
+        tcp = tcp.set_keepalive(WATCH.with_time(QUIET).with_interval(QUIET / 2));
+    }
     let client = Client::open(info.set_tcp_settings(tcp))?;
     // Each batch has a timer of its own, so none is needed for each command.
     let config = config

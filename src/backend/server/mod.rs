@@ -8,6 +8,7 @@
 mod advice;
 mod backoff;
 mod call;
+mod check;
 mod clock;
 mod core;
 mod driver;
@@ -25,12 +26,14 @@ use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 use tokio::sync::oneshot;
 
 use self::call::Request;
+use self::check::{Inspector, Look};
 use self::core::{Asked, Command, Core};
 use self::driver::Driver;
 pub(crate) use self::link::Origin;
 use super::local::Local;
 use super::{
-    Acquire, Backend, Place, ReleaseAnswer, ShutdownReport, Take, Taking, Terms, Waiting, thread,
+    Acquire, Backend, CheckAnswer, Place, ReleaseAnswer, ShutdownReport, Take, Taking, Terms,
+    Waiting, thread,
 };
 use crate::error::{BackendError, BackendErrorKind, ConfigError};
 use crate::key::{Prefix, Resource, Subject};
@@ -86,6 +89,7 @@ impl Settings {
 /// A handle's way to its background thread.
 pub(crate) struct ServerBackend {
     commands: UnboundedSender<Command>,
+    looks: UnboundedSender<Look>,
     local: Local,
 }
 
@@ -103,10 +107,23 @@ impl ServerBackend {
         };
         let instance = Instance::draw()?;
         let (commands, receiver) = unbounded_channel();
+        let (looks, ordered) = unbounded_channel();
+        let inspector = Inspector {
+            origin: origin.clone(),
+            subscriber: subscriber.clone(),
+            settings: settings.clone(),
+            prefix: prefix.clone(),
+        };
         let core = Core::new(settings.clone());
         let (driver, events) =
             Driver::new(core, origin, subscriber, settings, instance, prefix.clone());
-        thread::spawn(move || driver.run(receiver, events)).map_err(|error| {
+        let work = async move || {
+            let looking = tokio::spawn(inspector.run(ordered));
+            driver.run(receiver, events).await;
+            // Fails if it panicked, of which nothing follows for anybody here.
+            let _ = looking.await;
+        };
+        thread::spawn(work).map_err(|error| {
             ConfigError::new(
                 "background thread",
                 format!("it can't be started ({error})"),
@@ -114,6 +131,7 @@ impl ServerBackend {
         })?;
         Ok(Arc::new(Self {
             commands,
+            looks,
             local: Local::default(),
         }))
     }
@@ -147,6 +165,11 @@ impl Backend for ServerBackend {
 
     fn local(&self) -> &Arc<dyn Backend> {
         self.local.get()
+    }
+
+    fn check(&self, exact: Vec<String>, answer: CheckAnswer) {
+        // Fails as a shutdown's sending does.
+        let _ = self.looks.send(Look { exact, answer });
     }
 
     fn shutdown(&self, deadline: Duration, answer: oneshot::Sender<ShutdownReport>) {

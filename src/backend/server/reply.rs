@@ -108,17 +108,23 @@ pub(crate) enum Push {
     Never { token: Token },
 }
 
+/// A whole number, as such or as text: a script that has it as text spares the conversion.
+fn number(value: &Value) -> Result<i64, Garbled> {
+    match value {
+        Value::Int(number) => Ok(*number),
+        Value::BulkString(digits) => std::str::from_utf8(digits)
+            .ok()
+            .filter(|digits| digits.bytes().all(|digit| digit.is_ascii_digit()))
+            .and_then(|digits| digits.parse().ok())
+            .ok_or(Garbled),
+        _ => Err(Garbled),
+    }
+}
+
 /// Numbers, and nothing else.
-fn numbers(value: &Value) -> Result<Vec<i64>, Garbled> {
+pub(crate) fn numbers(value: &Value) -> Result<Vec<i64>, Garbled> {
     let Value::Array(items) = value else {
         return Err(Garbled);
-    };
-    let number = |item: &Value| {
-        if let Value::Int(number) = item {
-            Ok(*number)
-        } else {
-            Err(Garbled)
-        }
     };
     items.iter().map(number).collect()
 }
@@ -144,8 +150,26 @@ fn crowd(more: i64, next_end: i64, foreign: i64, waiting: i64) -> Result<Crowd, 
     })
 }
 
-pub(crate) fn acquired(value: &Value) -> Result<Reply<Acquired>, Garbled> {
-    let numbers = numbers(value)?;
+/// What a quick answer leaves out of an acquire's numbers, for the lease that was asked for.
+pub(crate) fn whole_acquired(value: &Value, lease: Duration) -> Result<Vec<i64>, Garbled> {
+    if let Value::Array(_) = value {
+        return numbers(value);
+    }
+    let fence = number(value)?;
+    let left = i64::try_from(lease.as_millis()).map_err(|_| Garbled)?;
+    Ok(vec![status::HELD, fence, fence, fence, left])
+}
+
+/// What a quick answer leaves out of an end's numbers.
+pub(crate) fn whole_ended(value: &Value) -> Result<Vec<i64>, Garbled> {
+    if let Value::Array(_) = value {
+        return numbers(value);
+    }
+    Ok(vec![number(value)?, 0, 0, 0])
+}
+
+pub(crate) fn acquired(value: &Value, lease: Duration) -> Result<Reply<Acquired>, Garbled> {
+    let numbers = whole_acquired(value, lease)?;
     let [status, us, stamp, rest @ ..] = numbers.as_slice() else {
         return Err(Garbled);
     };
@@ -181,7 +205,7 @@ pub(crate) fn acquired(value: &Value) -> Result<Reply<Acquired>, Garbled> {
 }
 
 pub(crate) fn ended(value: &Value) -> Result<Reply<(Ended, bool)>, Garbled> {
-    let &[status, us, _stamp, more] = numbers(value)?.as_slice() else {
+    let &[status, us, _stamp, more] = whole_ended(value)?.as_slice() else {
         return Err(Garbled);
     };
     let outcome = match status {
@@ -269,11 +293,64 @@ mod tests {
         Value::Array(numbers.iter().copied().map(Value::Int).collect())
     }
 
+    /// Whatever the protocol can carry, in any nesting.
+    fn any_value() -> impl Strategy<Value = Value> {
+        let leaf = prop_oneof![
+            Just(Value::Nil),
+            any::<i64>().prop_map(Value::Int),
+            (0..9_i64).prop_map(Value::Int),
+            any::<Vec<u8>>().prop_map(Value::BulkString),
+            "[0-9]{1,20}".prop_map(|digits| Value::BulkString(digits.into_bytes())),
+            any::<String>().prop_map(Value::SimpleString),
+            any::<f64>().prop_map(Value::Double),
+            any::<bool>().prop_map(Value::Boolean),
+            Just(Value::Okay),
+        ];
+        leaf.prop_recursive(3, 32, 10, |inner| {
+            let several = proptest::collection::vec(inner.clone(), 0..10);
+            let pairs = proptest::collection::vec((inner.clone(), inner), 0..4);
+            prop_oneof![
+                4 => several.clone().prop_map(Value::Array),
+                1 => several.prop_map(Value::Set),
+                1 => pairs.prop_map(Value::Map),
+            ]
+        })
+    }
+
     proptest! {
         #[test]
         fn any_numbers_are_decoded_or_refused(numbers: Vec<i64>) {
             let value = array(&numbers);
-            let _ = (acquired(&value), ended(&value), renewed(&value));
+            let _ = (acquired(&value, Duration::ZERO), ended(&value), renewed(&value));
+        }
+
+        #[test]
+        fn any_text_is_decoded_or_refused(text: Vec<u8>) {
+            for value in [Value::BulkString(text.clone()), Value::Array(vec![Value::BulkString(text); 4])] {
+                let _ = (acquired(&value, Duration::ZERO), ended(&value), renewed(&value));
+            }
+        }
+
+        #[test]
+        fn any_answer_is_decoded_or_refused(value in any_value()) {
+            let _ = (acquired(&value, Duration::ZERO), ended(&value), renewed(&value), time(&value));
+        }
+
+        #[test]
+        fn a_push_with_a_byte_changed_is_of_the_same_token_or_of_none_that_waits(
+            at: proptest::sample::Index,
+            byte: u8,
+        ) {
+            let instance = Instance::draw().expect("the system has randomness");
+            let text = Token::of(9).text(&instance);
+            let mut message = [b"g ", &text[..], b" 1795997474659159 3000"].concat();
+            let at = at.index(message.len());
+            message[at] = byte;
+            if let Ok(Push::Grant { token, fence, left }) = push(&message, &instance) {
+                let changed_token = (2..2 + text.len()).contains(&at) && text[at - 2] != byte;
+                prop_assert_eq!(token == Token::of(9), !changed_token);
+                prop_assert!(fence.get() < 1 << 53 && left < Duration::from_millis(10_000));
+            }
         }
 
         #[test]
@@ -281,6 +358,20 @@ mod tests {
             let instance = Instance::draw().expect("the system has randomness");
             prop_assert_eq!(push(&text, &instance), Err(Garbled));
         }
+    }
+
+    #[test]
+    fn a_quick_answer_stands_for_a_whole_one() {
+        let lease = Duration::from_secs(10);
+        let fence = 1_795_997_474_659_159;
+        let held = [status::HELD, fence, fence, fence, 10_000];
+        let quick = Value::BulkString(fence.to_string().into_bytes());
+        assert_eq!(acquired(&quick, lease), acquired(&array(&held), lease));
+        let quick = Value::Int(status::RELEASED);
+        let whole = [status::RELEASED, 0, 0, 0];
+        assert_eq!(ended(&quick), ended(&array(&whole)));
+        let no_number = Value::BulkString(b"-1".to_vec());
+        assert_eq!(acquired(&no_number, lease), Err(Garbled));
     }
 
     #[test]

@@ -34,11 +34,16 @@ impl Verb {
 
 /// The parts in front of a script's body. Each uses functions of those before it only.
 const NOW: &str = include_str!("../../lua/lib/now.lua");
-const BASICS: &str = concat!(
+/// All that the quickest way needs.
+const DRAWING: &str = concat!(
     include_str!("../../lua/lib/number.lua"),
     include_str!("../../lua/lib/lifetime.lua"),
     include_str!("../../lua/lib/clock.lua"),
+);
+const BASICS: &str = concat!(
+    include_str!("../../lua/lib/keep.lua"),
     include_str!("../../lua/lib/record.lua"),
+    include_str!("../../lua/lib/instance.lua"),
 );
 const ROSTER: &str = include_str!("../../lua/lib/roster.lua");
 const STRING_HOLDERS: &str = include_str!("../../lua/lib/string_holders.lua");
@@ -69,7 +74,17 @@ const fn quick(kind: Kind, verb: Verb) -> &'static str {
         (Kind::Mutex, Verb::End) => include_str!("../../lua/quick/string_end.lua"),
         (Kind::Semaphore, Verb::Acquire) => include_str!("../../lua/quick/zset_acquire.lua"),
         (Kind::Semaphore, Verb::End) => include_str!("../../lua/quick/zset_end.lua"),
-        (Kind::Exact, _) | (_, Verb::Renew) => "",
+        (Kind::Exact, Verb::End) => include_str!("../../lua/quick/exact_end.lua"),
+        (Kind::Exact, Verb::Acquire) | (_, Verb::Renew) => "",
+    }
+}
+
+/// What answers where nobody else wants a mutex, in front of all that it needs nothing of.
+const fn quickest(kind: Kind, verb: Verb) -> &'static str {
+    match (kind, verb) {
+        (Kind::Mutex, Verb::Acquire) => include_str!("../../lua/quick/string_take.lua"),
+        (Kind::Mutex, Verb::End) => include_str!("../../lua/quick/string_release.lua"),
+        (Kind::Exact | Kind::Semaphore, _) | (_, Verb::Renew) => "",
     }
 }
 
@@ -85,10 +100,17 @@ impl Script {
         let (place, setting, holders) = match kind {
             Kind::Mutex => ("mutex", FENCED, STRING_HOLDERS),
             Kind::Exact => ("exact", UNFENCED, STRING_HOLDERS),
-            Kind::Semaphore => ("semaphore", "", ZSET_HOLDERS),
+            Kind::Semaphore => ("semaphore", UNFENCED, ZSET_HOLDERS),
+        };
+        let (released, taken) = match verb {
+            Verb::End => (quickest(kind, verb), ""),
+            Verb::Acquire | Verb::Renew => ("", quickest(kind, verb)),
         };
         let code = [
+            released,
             now,
+            DRAWING,
+            taken,
             BASICS,
             quick(kind, verb),
             ROSTER,

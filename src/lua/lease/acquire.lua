@@ -8,15 +8,12 @@
 -- KEYS[4]  roster   zset            who is alive, suspect, ended
 -- KEYS[5]  clock    string          the number drawn last under this hash tag
 -- ARGV[1]  token        string   of the caller, never used for another acquisition
--- ARGV[2]  channel      string   what precedes an instance in the name of its inbox
--- ARGV[3]  weight       integer  permits asked for, > 0
--- ARGV[4]  limit        integer  permits there are, as the caller sees it, >= weight
--- ARGV[5]  lease_ms     integer  length of the lease, > 0
--- ARGV[6]  latest_ms    integer  server time after which this request must create nothing
--- ARGV[7]  wait_ms      integer  how long to wait in the queue, 0: not at all
--- ARGV[8]  max_waiters  integer  length of the queue that turns newcomers away
--- ARGV[9]  ticket       integer  place to re-enter with, 0: at the end
--- ARGV[10] pushed       integer  1: the caller's inbox is confirmed, 0: it will ask again
+-- ARGV[2]  lease_ms   integer  length of the lease, > 0
+-- ARGV[3]  latest_us  integer  server time after which this request must create nothing
+-- ARGV[4]  terms      string   "<weight> <limit> <wait_ms> <max_waiters> <ticket> <pushed>", integers: permits asked for, > 0;
+--                              permits there are, as the caller sees it, >= weight; how long to wait in the queue, 0: not at all;
+--                              length of the queue that turns newcomers away; place to re-enter with, 0: at the end; 1: the
+--                              caller's inbox is confirmed, 0: it will ask again
 --
 -- Returns  {0, us, stamp, fence, left_ms}  held
 --          {1, us, stamp, more, next_ms, foreign, position, ticket, entered}  queued
@@ -29,15 +26,18 @@
 --          where next_ms is the time to the first end of a lease (-1: unknown), foreign is 1 if a stranger holds,
 --          more is 1 if deserted places are left to clear: repeat the call, and entered is 1 if the place was made by this
 --          call: one that was queued before has been forgotten, and its process' other waiters with it;
+--          position is how many wait in front, where the place was made by this call at the end: how many wait already;
+--          a quick answer may be the fence alone, as text: held for lease_ms, and us and stamp are the same;
 --          stamp is not smaller than the fence of an earlier push under this tag, and smaller than that of a later one unless
 --          the clock stepped back
--- Writes   all five keys; nothing when busy. O(log n) in the waiters, plus 3 us for each deserted place.
+-- Writes   all five keys; nothing when busy, and when full only that a living process still lives. O(log n) in the waiters, plus 3 us for each deserted place.
 
 local main, queue, records, roster, clock = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
-local token, channel = ARGV[1], ARGV[2]
-local weight, limit, lease_ms = tonumber(ARGV[3]), tonumber(ARGV[4]), tonumber(ARGV[5])
-local latest_ms, wait_ms, max_waiters = tonumber(ARGV[6]), tonumber(ARGV[7]), tonumber(ARGV[8])
-local old_ticket, pushed = tonumber(ARGV[9]), ARGV[10] == "1"
+local token, lease_ms, latest_us, terms = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), ARGV[4]
+local weight, limit, wait_ms, max_waiters, old_ticket, pushed = string.match(terms, "^(%d+) (%d+) (%d+) (%d+) (%d+) (%d)$")
+weight, limit, wait_ms = tonumber(weight), tonumber(limit), tonumber(wait_ms)
+max_waiters, old_ticket = tonumber(max_waiters), tonumber(old_ticket)
+local wanted = pushed == "1" and "w" or "p"
 
 local HELD, QUEUED, BUSY, FULL, LATE, ENDED, NEVER, INCOMPATIBLE = 0, 1, 2, 3, 4, 5, 6, 7
 
@@ -48,10 +48,10 @@ if mine and not state then
 end
 
 local told = not state and holders_fence(gate, token)
-if told or state == "c" or state == "h" then
-  local left = holders_left(gate, token)
-  if left then
-    return {HELD, gate.us, gate_stamp(gate), told or number, left}
+if told or state == "c" or state == "h" or holders_trace(gate, token) then
+  local left, fence = holders_left(gate, token), told or number
+  if left and fence then
+    return {HELD, gate.us, gate_stamp(gate), fence, left}
   end
   -- It held, and its lease ended before anybody looked. Removed here, it leaves no mark on its
   -- process, which is speaking.
@@ -59,10 +59,15 @@ if told or state == "c" or state == "h" then
   state = nil
 end
 
--- A loss of the queue leaves the records of its waiters behind: they enter again.
-local waits = state ~= nil and redis.call("ZSCORE", queue, token)
+-- Whether it has a place. A loss of the queue leaves the records of its waiters behind, and one of the records leaves places of
+-- which nobody knows what they are for: then it enters again.
+local ticket = redis.call("ZSCORE", queue, token)
+if ticket and not mine then
+  state, my_weight, my_limit, my_lease, number = holders_usual(ticket)
+end
+local waits = ticket and state
 if not waits then
-  if gate.ms > latest_ms then
+  if gate.us > latest_us then
     return {LATE, gate.us, gate_stamp(gate)}
   end
   if gate.ended then
@@ -75,45 +80,50 @@ else
   gate_alive(gate)
   if my_weight > gate_limit(gate, my_limit) then
     drop(gate, token)
-    grant(gate, channel)
+    grant(gate)
     return {NEVER, gate.us, gate_stamp(gate), gate_limit(gate, my_limit)}
   end
-  if state ~= (pushed and "w" or "p") then
-    redis.call("HSET", records, token, record_format(pushed and "w" or "p", my_weight, my_limit, my_lease, digits(number)))
+  if state ~= wanted then
+    gate_note(gate, token, ticket, wanted, my_weight, my_limit, my_lease, number, mine)
   end
 end
 
-local fence, next_in_line = grant(gate, channel, token)
+local fence, next_in_line = grant(gate, token, lease_ms)
 if not fence and not waits and next_in_line and holders_fit(gate, weight, gate_limit(gate, limit)) then
-  fence = gate_put(gate, token, "h", weight, limit, lease_ms, lease_ms)
+  fence = gate_put(gate, token, "h", weight, limit, lease_ms, lease_ms, mine)
 end
 if fence then
-  return {HELD, gate.us, gate_stamp(gate), fence, waits and my_lease or lease_ms}
+  return {HELD, gate.us, gate_stamp(gate), fence, lease_ms}
 end
 
-local entered = not waits
+local entered, position = not waits, nil
 if entered then
   local full = wait_ms > 0 and gate.waiters >= max_waiters and (max_waiters == 0 or not sweep(gate))
+  if full and wanted == "w" and gate.alive >= gate.ms then
+    -- In a flood of its own newcomers a process' heartbeats come behind them.
+    gate_alive(gate)
+  end
   if wait_ms == 0 or full then
     local next_ms, foreign = holders_next_end(gate)
     return {full and FULL or BUSY, gate.us, gate_stamp(gate), more(gate), next_ms, foreign, gate.waiters}
   end
   -- A place from before a loss of data counts as long as it lies in the past: every later ticket is
   -- greater.
-  local fresh = gate_draw(gate, KEEP_MS)
-  local ticket = old_ticket > 0 and old_ticket <= gate.us and old_ticket or fresh
-  redis.call("ZADD", queue, digits(ticket), token)
+  local fresh, text = gate_draw(gate, KEEP_MS)
+  ticket, position = fresh, gate.waiters
+  if old_ticket > 0 and old_ticket <= gate.us then
+    ticket, text, position = old_ticket, digits(old_ticket), nil
+  end
+  redis.call("ZADD", queue, text, token)
   if not mine then
     -- After a loss of the records it may stand among the holders still, and is never both.
     holders_strip(gate, token)
   end
-  redis.call("HSET", records, token,
-    record_format(pushed and "w" or "p", weight, limit, lease_ms, digits(gate.ms + wait_ms)))
+  gate_note(gate, token, ticket, wanted, weight, limit, lease_ms, gate.ms + wait_ms, mine)
   gate_alive(gate)
-  waits = ticket
 end
 keep(queue, KEEP_MS)
 keep(records, math.max(lease_ms, KEEP_MS))
 local next_ms, foreign = holders_next_end(gate)
-return {QUEUED, gate.us, gate_stamp(gate), more(gate), next_ms, foreign, redis.call("ZRANK", queue, token),
-  tonumber(waits), entered and 1 or 0}
+return {QUEUED, gate.us, gate_stamp(gate), more(gate), next_ms, foreign, position or redis.call("ZRANK", queue, token),
+  tonumber(ticket), entered and 1 or 0}

@@ -6,19 +6,19 @@
 -- KEYS[4]  roster   zset            who is alive, suspect, ended
 -- KEYS[5]  clock    string          the number drawn last under this hash tag
 -- ARGV[1]  token      string   of the caller
--- ARGV[2]  channel    string   what precedes an instance in the name of its inbox
--- ARGV[3]  latest_ms  integer  the greatest latest_ms of this token's unanswered acquires, 0: none is unanswered
--- ARGV[4]  released   string   channel that other clients watch for this key, empty: none
+-- ARGV[2]  latest_ms  integer  until when an unanswered acquire of this token may run, 0: none is unanswered
+-- ARGV[3]  channel    string   that other clients watch for this key, empty: none
 --
 -- Returns  {0, us, stamp, more}  released
 --          {1, us, stamp, more}  it only waited, and waits no longer
 --          {2, us, stamp, more}  it neither held nor waited
 --          {7, us, stamp, 0}     a record of another protocol version
---          where more is 1 if deserted places are left to clear: repeat the call; us and stamp are 0 where no clock was read
+--          where more is 1 if deserted places are left to clear: repeat the call. A quick answer is the first number alone: the
+--          others are 0
 -- Writes   all five keys. O(log n) in the waiters, plus 3 us for each deserted place.
 
 local main, queue, records, roster, clock = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
-local token, channel, latest_ms, released = ARGV[1], ARGV[2], tonumber(ARGV[3]), ARGV[4]
+local token, latest_ms, channel = ARGV[1], tonumber(ARGV[2]), ARGV[3]
 
 local RELEASED, CANCELLED, GONE, INCOMPATIBLE = 0, 1, 2, 7
 
@@ -29,10 +29,13 @@ if mine and not state then
 end
 
 local status = GONE
-if holders_hold(gate, token) then
+if released then
+  -- By a quick way, which got no further.
+  status = RELEASED
+elseif holders_hold(gate, token) then
   holders_remove(gate, token, weight or 1)
   status = RELEASED
-elseif state == "c" or state == "h" then
+elseif state == "c" or state == "h" or holders_trace(gate, token) then
   holders_remove(gate, token, weight)
 else
   local before = gate.waiters
@@ -47,8 +50,8 @@ if latest_ms >= gate.ms then
   roster_note(roster, "!" .. token, latest_ms - gate.ms, gate.ms)
   roster_purge(roster, gate.ms)
 end
-grant(gate, channel)
-if status == RELEASED and released ~= "" then
-  redis.pcall("PUBLISH", released, "1")
+grant(gate)
+if status == RELEASED and channel ~= "" then
+  redis.pcall("PUBLISH", channel, "1")
 end
 return {status, gate.us, gate_stamp(gate), more(gate)}

@@ -18,7 +18,7 @@ local instance, waits = ARGV[1], ARGV[2] == "1"
 
 local GONE, OTHER, INCOMPATIBLE = -1, -2, -3
 
-local us = now()
+local us = tonumber(now())
 local ms = math.floor(us / 1000)
 
 -- What one lease has left once it is renewed, or why it is not.
@@ -33,7 +33,7 @@ local function renew(main, records, token, fence, lease_ms)
   end
   local held = (state == "c" or state == "h") and number or not state and holders_fence(gate, token)
   if not left or not held then
-    if state == "c" or state == "h" then
+    if state == "c" or state == "h" or holders_trace(gate, token) then
       -- What was said to be gone must not come back when the clock is set back.
       holders_remove(gate, token, weight)
     end
@@ -44,7 +44,7 @@ local function renew(main, records, token, fence, lease_ms)
   left = math.max(left, lease_ms)
   holders_extend(gate, token, left)
   local recorded = state ~= nil
-  if state == "c" then
+  if state == "c" or not state and holders_trace(gate, token) then
     recorded = holders_confirm(gate, token)
     if recorded then
       redis.call("HSET", records, token, record_format("h", weight, limit, lease, digits(number)))

@@ -17,14 +17,18 @@ end
 
 -- Looks for deserted places anywhere in a full queue, and returns whether it found one. `grant`
 -- clears those at the head only; a crowd that died behind a living head would keep newcomers out.
--- The window moves with the clock.
+-- The window moves with the clock, and is small: whoever is turned away pays for it, 10 us a place,
+-- and a flood of them would else keep the server from hearing that those who wait are alive.
+local MAX_SWEPT = 4
 local function sweep(gate)
   local first = gate.us % gate.waiters
   local found = false
-  for _, token in ipairs(redis.call("ZRANGE", gate.queue, first, first + MAX_DROPPED - 1)) do
+  local places = redis.call("ZRANGE", gate.queue, first, first + MAX_SWEPT - 1, "WITHSCORES")
+  for index = 1, #places, 2 do
+    local token = places[index]
     local text = redis.call("HGET", gate.records, token)
-    local _, _, _, _, deadline = record_parse(text or "")
-    if not text or gate_deserted(gate, token, deadline) then
+    local state, _, _, _, deadline = gate_terms(text, places[index + 1])
+    if not (text or state) or gate_deserted(gate, token, deadline) then
       drop(gate, token)
       found = true
     end
@@ -34,16 +38,18 @@ end
 
 -- Gives a claim to another process' waiter and tells it. Returns false where the hand-off can't go
 -- on: pushes are forbidden to this user.
-local function push_grant(gate, channel, token, weight, limit, lease_ms, waiting)
+local function push_grant(gate, token, weight, limit, lease_ms, waiting)
   local ms = math.min(lease_ms, CLAIM_MS)
-  local _, fence = gate_put(gate, token, "c", weight, limit, lease_ms, ms)
+  local _, fence = gate_put(gate, token, "c", weight, limit, lease_ms, ms, waiting)
   -- Last, because nothing rolls back a script: what is told must stand. And by pcall, because a
   -- refused PUBLISH would end the script with the permit given to somebody who never hears of it.
   local text = "g " .. token .. " " .. fence .. " " .. ms
-  local heard = redis.pcall("PUBLISH", channel .. instance_of(token), text)
+  local heard = redis.pcall("PUBLISH", inbox_of(gate.roster, instance_of(token)), text)
   if type(heard) == "table" then
     holders_remove(gate, token, weight)
-    redis.call("HSET", gate.records, token, waiting)
+    if waiting then
+      redis.call("HSET", gate.records, token, waiting)
+    end
     return false
   end
   if heard == 0 then
@@ -61,10 +67,10 @@ local function push_grant(gate, channel, token, weight, limit, lease_ms, waiting
 end
 
 -- Grants from the head of the queue while requests fit: strictly in order, so a large one is not
--- starved. The caller's own token `own` is granted in the answer, all others by push. Returns the
+-- starved. The caller's own token `own` is granted `own_ms` in the answer, all others a claim by push. Returns the
 -- fence of `own` if it was granted, and whether the whole queue was passed, so that a newcomer
 -- would be next.
-local function grant(gate, channel, own)
+local function grant(gate, own, own_ms)
   local passed = 0
   if holders_full(gate) then
     return nil, false
@@ -81,11 +87,13 @@ local function grant(gate, channel, own)
     end
   end
   while gate.waiters > passed and gate.dropped < MAX_DROPPED and not holders_full(gate) do
-    local token = redis.call("ZRANGE", gate.queue, passed, passed)[1]
+    local at = digits(passed)
+    local place = redis.call("ZRANGE", gate.queue, at, at, "WITHSCORES")
+    local token = place[1]
     local text = redis.call("HGET", gate.records, token)
-    local state, weight, limit, lease_ms, deadline = record_parse(text or "")
-    local deserted, suspect = not text, false
-    if text and token ~= own then
+    local state, weight, limit, lease_ms, deadline = gate_terms(text, place[2])
+    local deserted, suspect = not (text or state), false
+    if not deserted and token ~= own then
       deserted, suspect = gate_deserted(gate, token, deadline)
     end
     if deserted then
@@ -94,20 +102,20 @@ local function grant(gate, channel, own)
       -- A later release's record: what it asks for is unknown here, so its place is respected.
       return nil, false
     elseif weight > gate_limit(gate, limit) then
-      redis.pcall("PUBLISH", channel .. instance_of(token), "n " .. token .. " " .. digits(gate_stamp(gate)))
+      redis.pcall("PUBLISH", inbox_of(gate.roster, instance_of(token)), "n " .. token .. " " .. digits(gate_stamp(gate)))
       drop(gate, token)
     elseif not holders_fit(gate, weight, gate_limit(gate, limit)) then
       return nil, false
     elseif token == own then
       gate_leave(gate, token)
-      local fence = gate_put(gate, token, "h", weight, limit, lease_ms, lease_ms)
+      local fence = gate_put(gate, token, "h", weight, limit, own_ms, own_ms, text)
       return fence, false
     elseif state == "p" then
       -- Nobody could tell it; it asks again soon, and keeps its turn.
       return nil, false
     elseif suspect then
       passed = passed + 1
-    elseif not push_grant(gate, channel, token, weight, limit, lease_ms, text) then
+    elseif not push_grant(gate, token, weight, limit, lease_ms, text) then
       return nil, false
     end
   end

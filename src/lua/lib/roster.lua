@@ -5,18 +5,6 @@
 -- "?<instance>"  this process let a claim expire: a suspect, passed over until it speaks
 -- "!<token>"     this token has ended: a tombstone, against an acquire that is still under way
 
--- The first characters of a token name the process that drew it.
-local INSTANCE_LENGTH = 12
-
-local function instance_of(token)
-  return string.sub(token, 1, INSTANCE_LENGTH)
-end
-
-local function roster_note(roster, member, ms, now_ms)
-  redis.call("ZADD", roster, digits(now_ms + ms), member)
-  keep(roster, math.max(ms, KEEP_MS))
-end
-
 -- The process has spoken: it is no suspect.
 local function roster_clear(roster, instance)
   redis.call("ZREM", roster, "?" .. instance)

@@ -1,6 +1,7 @@
 -- A mutex' holder: a STRING that expires by PX. Where the key is ours alone (FENCED), it is "<token> <fence>", which says all of one
--- who holds a full lease. Where other clients know the key it is the bare token, which they compare. What the value does not say, a
--- record does: of the holder named by `S`, which tells an expired one's record, that it leaves behind.
+-- who holds: where it holds a claim that was not renewed, `S` names it too. Where other clients know the key it is the bare token,
+-- which they compare, and what it does not say, a record does: of the holder named by `S`. So an expired one is known by what it
+-- leaves behind.
 
 local function holders_open(gate, last)
   gate.value = redis.call("GET", gate.main)
@@ -10,6 +11,16 @@ local function holders_open(gate, last)
     gate.holder, gate.told = token or gate.value, tonumber(fence)
   end
   gate.last = last
+end
+
+-- Whether `S` alone tells that `token` held a claim.
+local function holders_trace(gate, token)
+  return FENCED and gate.last == token
+end
+
+-- What a waiter without a record asks for, at the least: it is of no use to say more of most.
+local function holders_usual(ticket)
+  return "w", 1, 1, CLAIM_MS, math.floor(ticket / 1000) + WAIT_MS
 end
 
 -- The fence of `token`, where no record need say it, or nil.
@@ -80,8 +91,8 @@ end
 -- suspect.
 local function holders_settle(gate)
   if gate.last and gate.last ~= gate.holder then
-    local text = redis.call("HGET", gate.records, gate.last)
-    if text and record_parse(text) == "c" then
+    local text = not FENCED and redis.call("HGET", gate.records, gate.last)
+    if FENCED or text and record_parse(text) == "c" then
       roster_suspect(gate, gate.last)
     end
     holders_remove(gate, gate.last)
@@ -93,7 +104,7 @@ local function holders_fit(gate)
   return not gate.value
 end
 
--- Makes `token` the holder. If a record has to tell of it, returns what `S` is to be.
+-- Makes `token` the holder. If `S` has to tell of it, returns what it is to be.
 local function holders_put(gate, token, _, ms, state, fence)
   redis.call("SET", gate.main, FENCED and token .. " " .. fence or token, "PX", ms)
   gate.value, gate.holder, gate.told = token, token, FENCED and tonumber(fence) or nil
@@ -114,7 +125,8 @@ end
 -- The claim of `token` was renewed. Returns whether a record has to tell of it still.
 local function holders_confirm(gate, token)
   if FENCED then
-    holders_forget(gate, token)
+    redis.call("HDEL", gate.records, "S")
+    gate.last = false
   end
   return not FENCED
 end

@@ -8,6 +8,16 @@ local function holders_open(gate, used)
   gate.used = count == 0 and 0 or tonumber(used) or count
 end
 
+-- Whether `S` alone tells that a token held a claim: never.
+local function holders_trace()
+  return false
+end
+
+-- What a waiter without a record asks for: nobody knows.
+local function holders_usual()
+  return nil
+end
+
 -- The fence of `token`, where no record need say it: never.
 local function holders_fence()
   return nil

@@ -2,7 +2,7 @@
 -- its time, and answers by one number: the debt in microseconds that it leaves, or as a negative number the debt that it finds too
 -- great. What it does not answer, that does.
 if #ARGV == 8 and ARGV[1] == "c" and ARGV[5] == "g" and ARGV[6] == "0" then
-  local us = now()
+  local us = tonumber(now())
   local id, interval, debt = ARGV[4], tonumber(ARGV[7]), nil
   local value = redis.call("GET", KEYS[1])
   if not value then

@@ -23,7 +23,7 @@ local ADMITTED = 1
 local INCOMPATIBLE = 2
 
 local key, op, cost = KEYS[1], ARGV[1], tonumber(ARGV[2])
-local us = now()
+local us = tonumber(now())
 local value = redis.call("GET", key)
 
 if op == "u" then

@@ -1,5 +1,6 @@
 //! What is only true of a server: its keys, its faults, its rights.
 
+mod check;
 mod exact_key;
 mod keys;
 mod loss;

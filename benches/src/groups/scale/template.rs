@@ -6,12 +6,17 @@ use crate::peers::{INSTANCE, Words};
 /// How long a lease or a wait lasts that is to outlast the run, in milliseconds.
 pub(super) const HOUR: &str = "3600000";
 
+/// How long one waits that has no deadline of its own, in milliseconds.
+const DAY: &str = "86400000";
+
 /// The places of an acquire's arguments, as `lease/acquire.lua` lists them.
-const LIMIT: usize = 3;
-const LEASE: usize = 4;
-const WAIT: usize = 6;
-const MAX_WAITERS: usize = 7;
-const PUSHED: usize = 9;
+const LEASE: usize = 1;
+const TERMS: usize = 3;
+/// The places of the words in its terms.
+const LIMIT: usize = 1;
+const WAIT: usize = 2;
+const MAX_WAITERS: usize = 3;
+const PUSHED: usize = 5;
 
 /// A call and the text in its keys that stands for which of many it is.
 #[derive(Debug, Clone)]
@@ -26,7 +31,7 @@ impl Template {
     pub(super) fn acquire(words: &Words, name: &str) -> Self {
         let mut words = words.clone().with_token(words.token());
         words.set_argument(LEASE, HOUR);
-        words.set_argument(WAIT, "0");
+        set_term(&mut words, WAIT, "0");
         Self::new(words, name)
     }
 
@@ -34,9 +39,9 @@ impl Template {
     pub(super) fn wait(words: &Words, name: &str) -> Self {
         let mut words = words.clone().with_token(words.token());
         words.set_argument(LEASE, HOUR);
-        words.set_argument(WAIT, HOUR);
-        words.set_argument(MAX_WAITERS, "1000000");
-        words.set_argument(PUSHED, "1");
+        set_term(&mut words, WAIT, DAY);
+        set_term(&mut words, MAX_WAITERS, "1000000");
+        set_term(&mut words, PUSHED, "1");
         Self::new(words, name)
     }
 
@@ -57,7 +62,7 @@ impl Template {
     }
 
     pub(super) fn limit(mut self, limit: usize) -> Self {
-        self.words.set_argument(LIMIT, &limit.to_string());
+        set_term(&mut self.words, LIMIT, &limit.to_string());
         self
     }
 
@@ -67,8 +72,9 @@ impl Template {
     }
 
     /// What precedes an instance in the name of its inbox.
-    pub(super) fn channel(&self) -> &str {
-        &self.words.arguments()[1]
+    pub(super) fn channel(&self) -> String {
+        let prefix = self.of_tag()[0].split(":{").next().unwrap_or_default();
+        format!("{prefix}:inbox:")
     }
 
     /// What all gates of a hash tag share: their roster and their clock.
@@ -92,16 +98,30 @@ impl Template {
     }
 }
 
+fn set_term(words: &mut Words, index: usize, value: &str) {
+    let mut terms: Vec<_> = words.arguments()[TERMS].split(' ').collect();
+    terms[index] = value;
+    let terms = terms.join(" ");
+    words.set_argument(TERMS, &terms);
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     const ACQUIRE: &str = "EVALSHA abc 5 p:{t}:m:own:1 p:{t}:mq:own:1 p:{t}:mr:own:1 p:{t}:roster p:{t}:clock \
-                           abcdefghijkl-token p:inbox: 1 1 10000 1796026260000 86400000 10000 0 0";
+                           abcdefghijkl-token 10000 1796026260000999 1_1_86400000_10000_0_0";
+
+    fn acquire() -> Words {
+        let mut words = Words::of(ACQUIRE);
+        let terms = words.arguments()[TERMS].replace('_', " ");
+        words.set_argument(TERMS, &terms);
+        words
+    }
 
     #[test]
     fn a_call_is_for_another_gate_and_another_token_of_the_same_process() {
-        let call = Template::acquire(&Words::of(ACQUIRE), "own:1").call("held:7", 7);
+        let call = Template::acquire(&acquire(), "own:1").call("held:7", 7);
         let gate = [
             "p:{t}:m:held:7",
             "p:{t}:mq:held:7",
@@ -112,19 +132,18 @@ mod tests {
         assert_eq!(call.keys(), gate);
         assert_eq!(call.token(), "abcdefghijkl0000000000000000000007");
         assert_eq!(call.arguments()[LEASE], HOUR);
-        assert_eq!(call.arguments()[WAIT], "0");
+        assert_eq!(call.arguments()[TERMS], "1 1 0 10000 0 0");
     }
 
     #[test]
     fn one_that_waits_is_told_by_push() {
-        let call = Template::wait(&Words::of(ACQUIRE), "own:1").call("line", 0);
-        assert_eq!(call.arguments()[WAIT], HOUR);
-        assert_eq!(call.arguments()[PUSHED], "1");
+        let call = Template::wait(&acquire(), "own:1").call("line", 0);
+        assert_eq!(call.arguments()[TERMS], "1 1 86400000 1000000 0 1");
     }
 
     #[test]
     fn a_template_knows_whose_calls_it_makes() {
-        let template = Template::acquire(&Words::of(ACQUIRE), "own:1");
+        let template = Template::acquire(&acquire(), "own:1");
         assert_eq!(template.instance(), "abcdefghijkl");
         assert_eq!(template.channel(), "p:inbox:");
         assert_eq!(template.of_tag(), ["p:{t}:roster", "p:{t}:clock"]);

@@ -91,7 +91,7 @@ impl Core {
             unsure: false,
             timer,
         };
-        self.entries.insert(token, Entry::Ending(ending));
+        self.entries.insert(token, Entry::Ending(Box::new(ending)));
         self.send_end(now, token);
         self.schedule(token);
     }
@@ -209,8 +209,7 @@ impl Core {
         match self.entries.get(&token) {
             Some(Entry::Ending(ending)) => {
                 let progress = Progress {
-                    doing: "releasing",
-                    gate: &ending.request.resource.gate,
+                    doing: format!("releasing `{}`", ending.request.resource.gate),
                     stage: Stage::Asking,
                     elapsed: now.since(ending.since),
                     limit: Some(self.settings.command_timeout),

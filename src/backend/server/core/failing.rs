@@ -5,21 +5,22 @@ use std::time::Duration;
 use super::Core;
 use crate::backend::server::advice;
 use crate::backend::server::reply::Failure;
+use crate::backend::server::reply::failure::Trouble;
 use crate::error::{BackendError, BackendErrorKind};
 
 /// How far a call had come when it failed.
 #[derive(Debug)]
-pub(super) struct Progress<'a> {
-    pub(super) doing: &'static str,
-    pub(super) gate: &'a str,
-    pub(super) stage: Stage,
-    pub(super) elapsed: Duration,
+pub(in crate::backend::server) struct Progress {
+    /// What was to be done, and at which gate.
+    pub(in crate::backend::server) doing: String,
+    pub(in crate::backend::server) stage: Stage,
+    pub(in crate::backend::server) elapsed: Duration,
     /// `None` where it had all the time there is.
-    pub(super) limit: Option<Duration>,
+    pub(in crate::backend::server) limit: Option<Duration>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Stage {
+pub(in crate::backend::server) enum Stage {
     Asking,
     /// It has a place on the server.
     Queued,
@@ -29,17 +30,24 @@ pub(super) enum Stage {
 
 impl Core {
     /// What to tell the caller whose request failed; without a failure, it was never sent.
-    pub(super) fn failure(
+    pub(super) fn failure(&self, progress: &Progress, failure: Option<&Failure>) -> BackendError {
+        progress.failed(self.connect_trouble.as_ref(), failure)
+    }
+}
+
+impl Progress {
+    /// What to tell of it, where it failed; without a failure, it was never sent.
+    pub(in crate::backend::server) fn failed(
         &self,
-        progress: &Progress<'_>,
+        trouble: Option<&Trouble>,
         failure: Option<&Failure>,
     ) -> BackendError {
         let (kind, phase, what, source) = match failure {
             None | Some(Failure::NotSent | Failure::NoScript) => {
-                let trouble = self.connect_trouble.as_ref();
                 let kind = trouble.map_or(BackendErrorKind::Unreachable, |trouble| trouble.kind);
                 let source = trouble.map(|trouble| trouble.error.clone());
-                (kind, "connecting", advice::on_connecting(trouble), source)
+                let what = advice::on_connecting(trouble);
+                (kind, "connecting", what, source)
             }
             Some(Failure::Unknown(None)) => {
                 let what = advice::ON_SILENCE.into();
@@ -64,18 +72,15 @@ impl Core {
                 (*kind, "answered", what, Some(error.clone()))
             }
         };
-        let Progress { doing, gate, .. } = progress;
-        let stage = match progress.stage {
+        let stage = match self.stage {
             Stage::Asking => "",
             Stage::Queued => "queued, ",
             Stage::Confirming => "confirming the grant, ",
         };
-        let elapsed = progress.elapsed.as_millis();
-        let limit = progress
-            .limit
-            .map(|limit| format!(" of {}", limit.as_millis()));
+        let (doing, elapsed) = (&self.doing, self.elapsed.as_millis());
+        let limit = self.limit.map(|limit| format!(" of {}", limit.as_millis()));
         let limit = limit.unwrap_or_default();
-        let text = format!("{doing} `{gate}` ({stage}{phase}, after {elapsed}{limit} ms): {what}");
+        let text = format!("{doing} ({stage}{phase}, after {elapsed}{limit} ms): {what}");
         BackendError::new(kind, text, source)
     }
 }

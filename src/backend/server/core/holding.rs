@@ -140,7 +140,7 @@ impl Core {
         let _ = holder.lease.prolong(deadline.min(holder.last()));
         holder.plan(now);
         let lease = Arc::clone(&holder.lease);
-        self.entries.insert(token, Entry::Holding(holder));
+        self.entries.insert(token, Entry::Holding(Box::new(holder)));
         self.schedule(token);
         lease
     }

@@ -16,7 +16,7 @@
 //!    unanswered one may still run.
 
 mod ending;
-mod failing;
+pub(super) mod failing;
 mod granting;
 mod holding;
 mod outage;
@@ -100,12 +100,12 @@ pub(super) enum Channel {
     Leave(Box<str>),
 }
 
-/// What is to be done with a token.
+/// What is to be done with a token. Behind boxes, since a table has more room than entries.
 #[derive(Debug)]
 enum Entry {
     Waiting(Box<Waiter>),
-    Holding(Holder),
-    Ending(Ending),
+    Holding(Box<Holder>),
+    Ending(Box<Ending>),
 }
 
 impl Entry {
@@ -254,7 +254,7 @@ impl Core {
         }
         match call.body {
             Body::Acquire(ask) => {
-                let result = self.decode(now, result, reply::acquired);
+                let result = self.decode(now, result, |value| reply::acquired(value, ask.lease));
                 self.acquired(now, sent, &ask, result);
             }
             Body::End(end) => {

@@ -223,8 +223,11 @@ impl Core {
             return;
         };
         let progress = Progress {
-            doing: taker.asked.take.op.doing(),
-            gate: &taker.asked.subject.limiter,
+            doing: format!(
+                "{} `{}`",
+                taker.asked.take.op.doing(),
+                taker.asked.subject.limiter
+            ),
             stage: Stage::Asking,
             elapsed: now.since(taker.since),
             limit: Some(taker.patience.since(taker.since)),

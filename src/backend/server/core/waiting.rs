@@ -17,7 +17,7 @@ use crate::token::{FencingToken, Token};
 
 /// A clock estimate that is off is mended by the answer that says so; more often than this it is no
 /// estimate's fault.
-const MAX_LATE: u32 = 3;
+const MAX_LATE: u8 = 3;
 
 #[derive(Debug)]
 pub(super) struct Waiter {
@@ -50,8 +50,9 @@ pub(super) struct Waiter {
     unsure: bool,
     pub(super) retry_at: Instant,
     attempts: u32,
-    late: u32,
-    trouble: Option<Failure>,
+    late: u8,
+    /// Few have any, so it takes no room in the others.
+    trouble: Option<Box<Failure>>,
     pub(super) timer: Instant,
 }
 
@@ -128,15 +129,14 @@ impl Waiter {
         self.attempts += 1;
     }
 
-    fn progress(&self, now: Instant) -> Progress<'_> {
+    fn progress(&self, now: Instant) -> Progress {
         let (stage, end) = match (self.claim, self.queued) {
             (Some(_), _) => (Stage::Confirming, self.give_up),
             (None, Some(_)) => (Stage::Queued, self.give_up),
             (None, None) => (Stage::Asking, self.patience),
         };
         Progress {
-            doing: "acquiring",
-            gate: &self.request.resource.gate,
+            doing: format!("acquiring `{}`", self.request.resource.gate),
             stage,
             elapsed: now.since(self.since),
             limit: (end != Instant::FAR).then(|| end.since(self.since)),
@@ -352,7 +352,7 @@ impl Core {
                     self.ask(now, token);
                 } else {
                     waiter.late = 0;
-                    waiter.trouble = Some(Failure::Unknown(None));
+                    waiter.trouble = Some(Box::new(Failure::Unknown(None)));
                     waiter.retry_later(now, token);
                 }
             }
@@ -388,7 +388,7 @@ impl Core {
                 return;
             }
         }
-        waiter.trouble = Some(failure);
+        waiter.trouble = Some(Box::new(failure));
     }
 
     /// The waiter's timer fired.
@@ -409,11 +409,11 @@ impl Core {
             let trouble = waiter
                 .trouble
                 .take()
-                .or(waiter.in_flight.then_some(Failure::Unknown(None)));
+                .or_else(|| waiter.in_flight.then(|| Box::new(Failure::Unknown(None))));
             let link = waiter.request.resource.tag.index() % self.links.len();
-            let error = self.waiter_error(now, token, trouble.as_ref());
+            let error = self.waiter_error(now, token, trouble.as_deref());
             self.leave(now, token, Err(error.into()));
-            self.overran(now, link, trouble);
+            self.overran(now, link, trouble.map(|trouble| *trouble));
         } else if now >= waiter.retry_at {
             waiter.retry_at = Instant::FAR;
             if waiter.claim.is_some() {

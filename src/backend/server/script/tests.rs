@@ -8,6 +8,7 @@ mod headers;
 mod laws;
 mod model;
 mod mutations;
+mod previous;
 mod property;
 mod rates;
 mod rig;

@@ -2,6 +2,7 @@
 
 mod ending;
 mod failing;
+mod fuzz;
 mod granting;
 mod holding;
 mod outage;

@@ -68,17 +68,23 @@ laws![
     a_suspect_is_skipped_in_place_until_it_speaks,
     a_newcomer_does_not_overtake_waiters_of_its_own_process,
     who_speaks_is_served_whatever_it_let_go,
+    who_speaks_of_its_own_claim_is_no_suspect,
+    who_releases_is_no_suspect,
     a_hung_process_costs_one_claim_for_all_its_waiters,
     a_dead_inbox_is_passed_over_and_costs_no_lease,
     a_dead_process_is_passed_over,
     a_wait_past_its_deadline_is_passed_over,
+    a_wait_without_a_deadline_ends_after_a_day,
     a_refused_publish_undoes_the_grant,
     a_waiter_that_asks_by_a_timer_keeps_its_turn,
+    a_waiter_that_listens_again_is_told,
     a_large_request_at_the_head_is_not_starved,
     a_full_queue_turns_newcomers_away,
     a_full_queue_of_the_dead_lets_a_newcomer_in,
+    who_is_turned_away_says_that_its_waiting_process_lives,
     one_call_clears_a_bounded_number_of_the_dead,
     a_tombstone_keeps_a_late_acquire_out,
+    a_tombstone_keeps_out_of_the_queue,
     a_tombstone_lasts_as_long_as_the_request_may,
     a_release_whose_acquire_is_unanswered_leaves_a_tombstone,
     a_late_request_creates_nothing,
@@ -89,6 +95,7 @@ laws![
     at_maxmemory_leases_are_renewed,
     an_unknown_protocol_version_is_never_a_second_lock,
     an_operators_limit_override_counts,
+    a_gate_without_permits_is_closed_to_all,
     each_request_is_judged_by_its_own_limit,
     fences_rise_over_a_loss_of_data,
     fences_rise_when_the_clock_steps_back,
@@ -212,6 +219,14 @@ fn a_release_hands_on_to_the_next_in_line(rig: &mut Rig) -> Verdict {
     ensure_eq!(status_of(&rig.acquire(&token('D', 1), &TRY))?, status::BUSY);
     ensure_eq!(status_of(&rig.end(&token('B', 1)))?, status::RELEASED);
     ensure_eq!(granted(rig), [token('C', 1)]);
+    ticket(rig.acquire(&token('D', 1), &WAIT))?;
+    every_key_ends(rig)
+}
+
+fn every_key_ends(rig: &mut Rig) -> Verdict {
+    for key in rig.keys() {
+        ensure!(rig.number(&["PTTL", &key]) != -1);
+    }
     Ok(())
 }
 
@@ -301,7 +316,8 @@ fn stamps_order_answers_among_pushes(rig: &mut Rig) -> Verdict {
 fn claim(rig: &mut Rig) -> Result<u64, String> {
     open(rig, &['B']);
     fence(rig.acquire(&token('A', 1), &TRY))?;
-    ticket(rig.acquire(&token('B', 1), &WAIT))?;
+    let wait_ms = 3_600_000;
+    ticket(rig.acquire(&token('B', 1), &Ask { wait_ms, ..WAIT }))?;
     rig.pass(1);
     rig.end(&token('A', 1))?;
     ensure_eq!(granted(rig), [token('B', 1)]);
@@ -321,13 +337,21 @@ fn a_claim_ends_early_unless_it_is_renewed(rig: &mut Rig) -> Verdict {
 fn a_renewed_claim_lasts_its_whole_lease(rig: &mut Rig) -> Verdict {
     let fence = claim(rig)?;
     rig.pass(2_000);
-    ensure!(record(rig, &token('B', 1)).starts_with("1c "));
+    if rig.kind == Kind::Mutex {
+        ensure_eq!(record(rig, "S"), token('B', 1));
+        ensure_eq!(record(rig, &token('B', 1)), "");
+    } else {
+        ensure!(record(rig, &token('B', 1)).starts_with("1c "));
+    }
     let renewed = rig.renew(&instance('B'), true, &[(token('B', 1), fence, 10_000)])?;
     ensure_eq!(renewed[2], 10_000);
     // What a mutex' value says no record has to.
     let expected = if rig.kind == Kind::Mutex { "" } else { "1h " };
     let recorded = record(rig, &token('B', 1));
     ensure_eq!(recorded.get(..3).unwrap_or_default(), expected);
+    if rig.kind == Kind::Mutex {
+        ensure_eq!(record(rig, "S"), "");
+    }
     rig.pass(9_000);
     ensure_eq!(status_of(&rig.acquire(&token('C', 1), &TRY))?, status::BUSY);
     Ok(())
@@ -445,8 +469,6 @@ fn a_lease_said_to_be_gone_stays_gone(rig: &mut Rig) -> Verdict {
 }
 
 fn a_foreign_value_ends_one_lease_of_a_batch_and_no_other(rig: &mut Rig) -> Verdict {
-    use super::super::Verb;
-
     let held = fence(rig.acquire(&token('A', 1), &TRY))?;
     rig.command(&["RPUSH", "foreign", "1"]);
     let [main, _, records, roster, clock]: [String; 5] =
@@ -459,7 +481,7 @@ fn a_foreign_value_ends_one_lease_of_a_batch_and_no_other(rig: &mut Rig) -> Verd
     for _ in 0..3 {
         arguments.extend([token('A', 1), held.to_string(), "20000".to_owned()]);
     }
-    let answer = rig.run(Verb::Renew, &keys, arguments)?;
+    let answer = rig.run_renew(&keys, arguments)?;
     ensure_eq!(answer[2..], [renewal::GONE, 20_000, renewal::GONE]);
     Ok(())
 }
@@ -527,6 +549,58 @@ fn who_speaks_is_served_whatever_it_let_go(rig: &mut Rig) -> Verdict {
     Ok(())
 }
 
+/// Whether the process `letter` is passed over.
+fn is_suspect(rig: &mut Rig, letter: char) -> bool {
+    let roster = rig.shared.roster.to_string();
+    let member = format!("?{}", instance(letter));
+    rig.number(&["ZCOUNT", &roster, "-inf", "+inf"]) > 0
+        && rig.command(&["ZSCORE", &roster, &member]) != redis::Value::Nil
+}
+
+fn who_releases_is_no_suspect(rig: &mut Rig) -> Verdict {
+    open(rig, &['C']);
+    fence(rig.acquire(&token('B', 1), &TRY))?;
+    ticket(rig.acquire(&token('C', 1), &WAIT))?;
+    let (roster, ends) = (
+        rig.shared.roster.to_string(),
+        (rig.ms() + 3_000).to_string(),
+    );
+    rig.number(&["ZADD", &roster, &ends, &format!("?{}", instance('B'))]);
+    rig.end(&token('B', 1))?;
+    ensure_eq!(granted(rig), [token('C', 1)]);
+    ensure!(!is_suspect(rig, 'B'));
+    Ok(())
+}
+
+fn who_speaks_of_its_own_claim_is_no_suspect(rig: &mut Rig) -> Verdict {
+    let mut fence = claim(rig)?;
+    for way in 0..4 {
+        if way > 0 {
+            rig.reset();
+            fence = claim(rig)?;
+        }
+        let name = token('B', 1);
+        if way < 3 {
+            rig.pass(3_001);
+        }
+        match way {
+            0 => ensure_eq!(status_of(&rig.acquire(&name, &WAIT))?, status::HELD),
+            1 => ensure_eq!(status_of(&rig.end(&name))?, status::GONE),
+            2 => {
+                let lease = (name, fence, 10_000);
+                ensure_eq!(
+                    rig.renew(&instance('B'), false, &[lease])?[2],
+                    renewal::GONE
+                );
+            }
+            _ => ensure_eq!(status_of(&rig.end(&name))?, status::RELEASED),
+        }
+        rig.acquire(&token('C', 1), &TRY)?;
+        ensure!(!is_suspect(rig, 'B'));
+    }
+    Ok(())
+}
+
 fn a_hung_process_costs_one_claim_for_all_its_waiters(rig: &mut Rig) -> Verdict {
     open(rig, &['B', 'C']);
     fence(rig.acquire(&token('A', 1), &TRY))?;
@@ -587,7 +661,24 @@ fn a_wait_past_its_deadline_is_passed_over(rig: &mut Rig) -> Verdict {
             ..WAIT
         },
     ))?;
+    every_key_ends(rig)?;
     rig.pass(1_001);
+    rig.end(&token('A', 1))?;
+    ensure_eq!(granted(rig), [token('C', 1)]);
+    Ok(())
+}
+
+fn a_wait_without_a_deadline_ends_after_a_day(rig: &mut Rig) -> Verdict {
+    const DAY_MS: u64 = 86_400_000;
+    open(rig, &['B', 'C']);
+    let lease_ms = 2 * DAY_MS;
+    fence(rig.acquire(&token('A', 1), &Ask { lease_ms, ..TRY }))?;
+    ticket(rig.acquire(&token('B', 1), &WAIT))?;
+    rig.pass(1_000);
+    ticket(rig.acquire(&token('C', 1), &WAIT))?;
+    rig.pass(DAY_MS - 999);
+    rig.revive('B');
+    rig.revive('C');
     rig.end(&token('A', 1))?;
     ensure_eq!(granted(rig), [token('C', 1)]);
     Ok(())
@@ -597,6 +688,7 @@ fn a_refused_publish_undoes_the_grant(rig: &mut Rig) -> Verdict {
     open(rig, &['B']);
     fence(rig.acquire(&token('A', 1), &TRY))?;
     let place = ticket(rig.acquire(&token('B', 1), &WAIT))?;
+    let waiting = record(rig, &token('B', 1));
     rig.command(&[
         "ACL",
         "SETUSER",
@@ -611,7 +703,7 @@ fn a_refused_publish_undoes_the_grant(rig: &mut Rig) -> Verdict {
     rig.command(&["AUTH", "mute", "secret"]);
     ensure_eq!(status_of(&rig.end(&token('A', 1)))?, status::RELEASED);
     ensure!(!rig.is_held());
-    ensure!(record(rig, &token('B', 1)).starts_with("1w "));
+    ensure_eq!(record(rig, &token('B', 1)), waiting);
     // Its turn is respected, and it takes it by itself.
     ensure_eq!(status_of(&rig.acquire(&token('C', 1), &TRY))?, status::BUSY);
     ensure!(!rig.is_held());
@@ -645,6 +737,20 @@ fn a_waiter_that_asks_by_a_timer_keeps_its_turn(rig: &mut Rig) -> Verdict {
             ..WAIT
         },
     ))?;
+    Ok(())
+}
+
+fn a_waiter_that_listens_again_is_told(rig: &mut Rig) -> Verdict {
+    open(rig, &['B']);
+    fence(rig.acquire(&token('A', 1), &TRY))?;
+    let deaf = Ask {
+        pushed: false,
+        ..WAIT
+    };
+    ticket(rig.acquire(&token('B', 1), &deaf))?;
+    ticket(rig.acquire(&token('B', 1), &WAIT))?;
+    rig.end(&token('A', 1))?;
+    ensure_eq!(granted(rig), [token('B', 1)]);
     Ok(())
 }
 
@@ -707,6 +813,27 @@ fn a_full_queue_turns_newcomers_away(rig: &mut Rig) -> Verdict {
         status_of(&rig.acquire(&token('C', 1), &two))?,
         status::QUEUED
     );
+    Ok(())
+}
+
+fn who_is_turned_away_says_that_its_waiting_process_lives(rig: &mut Rig) -> Verdict {
+    let one = Ask {
+        max_waiters: 1,
+        ..WAIT
+    };
+    rig.listen(&instance('B'));
+    fence(rig.acquire(&token('A', 1), &TRY))?;
+    ticket(rig.acquire(&token('B', 1), &one))?;
+    rig.pass(2_000);
+    for turned_away in [token('B', 2), token('C', 1)] {
+        ensure_eq!(status_of(&rig.acquire(&turned_away, &one))?, status::FULL);
+    }
+    // One that waits nowhere is not to be kept in mind.
+    let roster = rig.shared.roster.to_string();
+    ensure_eq!(rig.texts(&["ZRANGE", &roster, "0", "-1"]), [instance('B')]);
+    rig.pass(2_000);
+    rig.end(&token('A', 1))?;
+    ensure_eq!(rig.heard().len(), 1);
     Ok(())
 }
 
@@ -784,6 +911,16 @@ fn a_tombstone_keeps_a_late_acquire_out(rig: &mut Rig) -> Verdict {
     Ok(())
 }
 
+fn a_tombstone_keeps_out_of_the_queue(rig: &mut Rig) -> Verdict {
+    fence(rig.acquire(&token('A', 1), &TRY))?;
+    rig.end_unanswered(&token('B', 1), Some(500))?;
+    let before = rig.snapshot();
+    let late = rig.acquire(&token('B', 1), &WAIT);
+    ensure_eq!(status_of(&late)?, status::ENDED);
+    ensure_eq!(rig.snapshot(), before);
+    Ok(())
+}
+
 fn a_tombstone_lasts_as_long_as_the_request_may(rig: &mut Rig) -> Verdict {
     let roster = rig.shared.roster.to_string();
     rig.end_unanswered(&token('A', 1), Some(70_000))?;
@@ -830,6 +967,15 @@ fn a_late_request_creates_nothing(rig: &mut Rig) -> Verdict {
             ..TRY
         },
     ))?;
+    let late = Ask {
+        latest_in_ms: -1,
+        ..WAIT
+    };
+    ensure_eq!(
+        status_of(&rig.acquire(&token('B', 1), &late))?,
+        status::LATE
+    );
+    ensure_eq!(rig.waiters(), 0);
     Ok(())
 }
 
@@ -881,6 +1027,9 @@ fn a_foreign_holder_is_respected(rig: &mut Rig) -> Verdict {
     let busy = rig.acquire(&token('C', 1), &TRY)?;
     // Without a TTL nobody knows when it ends.
     ensure_eq!([busy[0], busy[4], busy[5]], [status::BUSY, -1, 1]);
+    let queued = rig.acquire(&token('D', 1), &WAIT)?;
+    ensure_eq!([queued[0], queued[4], queued[5]], [status::QUEUED, -1, 1]);
+    rig.end(&token('D', 1))?;
     let value: Option<String> =
         redis::from_redis_value(rig.command(&["GET", &main])).expect("text");
     ensure_eq!(value.as_deref(), Some("stranger"));
@@ -983,6 +1132,23 @@ fn an_operators_limit_override_counts(rig: &mut Rig) -> Verdict {
     rig.number(&["HDEL", &records, "L"]);
     // Its own limit was not forgotten meanwhile.
     ensure!(record(rig, &token('D', 1)).starts_with("1w 1 1 "));
+    Ok(())
+}
+
+fn a_gate_without_permits_is_closed_to_all(rig: &mut Rig) -> Verdict {
+    open(rig, &['B']);
+    let records = rig.gate.records().to_owned();
+    fence(rig.acquire(&token('A', 1), &TRY))?;
+    ticket(rig.acquire(&token('B', 1), &WAIT))?;
+    rig.number(&["HSET", &records, "L", "0"]);
+    ensure_eq!(
+        status_of(&rig.acquire(&token('C', 1), &WAIT))?,
+        status::NEVER
+    );
+    rig.end(&token('A', 1))?;
+    let heard = rig.heard();
+    ensure_eq!(heard.len(), 1);
+    ensure!(heard[0].1.starts_with(&format!("n {} ", token('B', 1))));
     Ok(())
 }
 

@@ -10,6 +10,7 @@ use super::rig::Ask;
 use crate::key::Kind;
 
 pub(super) const CLAIM_MS: u64 = 3_000;
+const WAIT_MS: u64 = 86_400_000;
 const SAID_MS: u64 = 300;
 const MAX_DROPPED: usize = 64;
 
@@ -100,6 +101,19 @@ pub(super) struct Model {
     dropped: usize,
 }
 
+impl Record {
+    /// What a waiter of a mutex asks for that is not recorded.
+    fn usual(ticket: u64) -> Self {
+        Self {
+            state: State::Waits,
+            weight: 1,
+            limit: 1,
+            lease_ms: CLAIM_MS,
+            number: ticket / 1000 + WAIT_MS,
+        }
+    }
+}
+
 fn instance_of(token: &str) -> String {
     token[..12].to_owned()
 }
@@ -138,6 +152,63 @@ impl Model {
             .value
             .take()
             .filter(|value| value.ends.is_none_or(|ends| ends > ms));
+    }
+
+    /// Records a waiter. One of a mutex that asks for what is usual is not recorded; then its lease
+    /// is not remembered, either.
+    fn note(&mut self, token: &str, ticket: u64, mut request: Record) {
+        let usual = Record::usual(ticket);
+        let lease_ms = request.lease_ms.min(CLAIM_MS);
+        if self.kind != Kind::Semaphore
+            && (Record {
+                lease_ms,
+                ..request
+            }) == usual
+        {
+            request = usual;
+        }
+        self.records.insert(token.to_owned(), request);
+    }
+
+    /// Forgets all records: of a mutex' waiters that leaves what is usual.
+    pub(super) fn lose_records(&mut self) {
+        self.records.clear();
+        if self.kind != Kind::Semaphore {
+            let usual = |(ticket, token): &(u64, String)| (token.clone(), Record::usual(*ticket));
+            self.records = self.queue.iter().map(usual).collect();
+        }
+    }
+
+    /// Forgets all places, and with them what is usual of those who had them.
+    pub(super) fn lose_queue(&mut self) {
+        let noted = self.recorded();
+        let queue = std::mem::take(&mut self.queue);
+        for (_, token) in queue {
+            if !noted.contains_key(&token) {
+                self.records.remove(&token);
+            }
+        }
+    }
+
+    /// The records as the server has them.
+    pub(super) fn recorded(&self) -> BTreeMap<String, Record> {
+        let places: BTreeMap<_, _> = self
+            .queue
+            .iter()
+            .map(|(ticket, token)| (token, *ticket))
+            .collect();
+        let kept = |(token, record): &(&String, &Record)| match self.kind {
+            Kind::Semaphore => true,
+            // All of a mutex' holder is told by its value, and by `S`.
+            Kind::Mutex if record.state.holds() => false,
+            Kind::Mutex | Kind::Exact => places
+                .get(token)
+                .is_none_or(|ticket| **record != Record::usual(*ticket)),
+        };
+        let records = self.records.iter().filter(kept);
+        records
+            .map(|(token, record)| (token.clone(), *record))
+            .collect()
     }
 
     fn stamp(&self) -> u64 {
@@ -379,7 +450,7 @@ impl Model {
 
     /// Hands on in order, in a script of `caller`. Returns the fence of `own`, and whether a
     /// newcomer would be next.
-    fn grant(&mut self, caller: &str, own: Option<&str>) -> (Option<u64>, bool) {
+    fn grant(&mut self, caller: &str, own: Option<(&str, u64)>) -> (Option<u64>, bool) {
         let mut skipped = 0;
         if self.value.is_some() {
             return (None, false);
@@ -394,24 +465,25 @@ impl Model {
             let Some((_, token)) = self.queue.iter().nth(skipped).cloned() else {
                 break;
             };
-            let is_own = own == Some(token.as_str());
+            let own = own.filter(|(own, _)| *own == token);
             let Some(&record) = self.records.get(&token) else {
                 self.drop_waiter(&token);
                 continue;
             };
             let instance = instance_of(&token);
             let limit = self.allowed(record.limit);
-            if !is_own && self.deserted(&token) {
+            if own.is_none() && self.deserted(&token) {
                 self.drop_waiter(&token);
             } else if record.weight > limit {
                 self.push(&instance, format!("n {token} {}", self.stamp()));
                 self.drop_waiter(&token);
             } else if !self.fits(record.weight, limit) {
                 return (None, false);
-            } else if is_own {
+            } else if let Some((_, lease_ms)) = own {
                 self.leave(&token);
+                let request = Record { lease_ms, ..record };
                 return (
-                    Some(self.put(&token, record, State::Holds, record.lease_ms)),
+                    Some(self.put(&token, request, State::Holds, lease_ms)),
                     false,
                 );
             } else if record.state == State::AsksAgain {
@@ -514,7 +586,11 @@ impl Model {
                 state: request.state,
                 ..record
             };
-            self.records.insert(token.to_owned(), request);
+            if request.state != record.state {
+                let (_, ticket) = self.place(token).expect("it waits");
+                self.note(token, ticket, request);
+                request = self.records[token];
+            }
         } else {
             if ask.latest_in_ms < 0 {
                 return self.answer(4, &[]);
@@ -527,20 +603,24 @@ impl Model {
                 return self.answer(6, &[Field::Is(allowed)]);
             }
         }
-        let (mut fence, next) = self.grant(&instance, Some(token));
+        let (mut fence, next) = self.grant(&instance, Some((token, ask.lease_ms)));
         if fence.is_none()
             && waits.is_none()
             && next
             && self.fits(request.weight, self.allowed(request.limit))
         {
-            fence = Some(self.put(token, request, State::Holds, request.lease_ms));
+            fence = Some(self.put(token, request, State::Holds, ask.lease_ms));
         }
         if let Some(fence) = fence {
-            return self.answer(0, &[Field::Is(fence), Field::Is(request.lease_ms)]);
+            return self.answer(0, &[Field::Is(fence), Field::Is(ask.lease_ms)]);
         }
+        let mut position = None;
         if waits.is_none() {
             let crowded = self.queue.len() >= ask.max_waiters as usize;
             let full = ask.wait_ms > 0 && crowded && (ask.max_waiters == 0 || !self.sweep());
+            if full && ask.pushed && self.is_true_of(&instance) {
+                self.speaks(&instance);
+            }
             if full || ask.wait_ms == 0 {
                 let [next_end, foreign] = self.next_end();
                 let waiters = Field::Is(self.queue.len() as u64);
@@ -552,6 +632,7 @@ impl Model {
             if known.is_none() {
                 self.remove(token);
             }
+            let waiting = self.queue.len() as u64;
             let fresh = self.draw();
             let ticket = if ask.ticket > 0 && ask.ticket <= self.us {
                 ask.ticket
@@ -560,12 +641,14 @@ impl Model {
             };
             self.leave(token);
             self.queue.insert((ticket, token.to_owned()));
-            self.records.insert(token.to_owned(), request);
+            self.note(token, ticket, request);
             self.speaks(&instance);
+            position = (ticket == fresh).then_some(waiting);
         }
         let [next_end, foreign] = self.next_end();
         let entered = Field::Is(u64::from(waits.is_none()));
-        let (position, ticket) = self.place(token).expect("it waits");
+        let (rank, ticket) = self.place(token).expect("it waits");
+        let position = position.unwrap_or(rank);
         self.answer(
             1,
             &[

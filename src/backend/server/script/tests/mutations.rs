@@ -16,11 +16,24 @@ struct Mutation {
 
 const MUTATIONS: &[Mutation] = &[
     Mutation {
+        name: "who is turned away says nothing",
+        changes: &[("  if full and wanted == \"w\" and", "  if false and")],
+        found_by: &["who_is_turned_away_says_that_its_waiting_process_lives"],
+    },
+    Mutation {
+        name: "whoever is turned away is kept in mind",
+        changes: &[(
+            "wanted == \"w\" and gate.alive >= gate.ms",
+            "wanted == \"w\"",
+        )],
+        found_by: &["who_is_turned_away_says_that_its_waiting_process_lives"],
+    },
+    Mutation {
         name: "no owner check in end",
         changes: &[
             (
-                "if holders_hold(gate, token) then\n  holders_remove(gate, token, weight or 1)\n  status",
-                "if true then\n  holders_remove(gate, token, weight or 1)\n  status",
+                "elseif holders_hold(gate, token) then\n  holders_remove(gate, token, weight or 1)\n  status",
+                "elseif true then\n  holders_remove(gate, token, weight or 1)\n  status",
             ),
             (
                 "if gate.holder == token then\n    redis.call(\"DEL\"",
@@ -34,7 +47,7 @@ const MUTATIONS: &[Mutation] = &[
     },
     Mutation {
         name: "end without grant",
-        changes: &[("grant(gate, channel)\nif status", "if status")],
+        changes: &[("grant(gate)\nif status", "if status")],
         found_by: &[
             "a_release_hands_on_to_the_next_in_line",
             "at_maxmemory_a_release_hands_on",
@@ -43,15 +56,15 @@ const MUTATIONS: &[Mutation] = &[
     Mutation {
         name: "end of a queue entry without grant",
         changes: &[(
-            "grant(gate, channel)\nif status",
-            "if status == RELEASED then\n  grant(gate, channel)\nend\nif status",
+            "grant(gate)\nif status",
+            "if status == RELEASED then\n  grant(gate)\nend\nif status",
         )],
         found_by: &["a_cancelled_wait_hands_on"],
     },
     Mutation {
         name: "acquire without grant",
         changes: &[(
-            "local fence, next_in_line = grant(gate, channel, token)",
+            "local fence, next_in_line = grant(gate, token, lease_ms)",
             "local fence, next_in_line = nil, gate.waiters == 0",
         )],
         found_by: &["any_acquire_hands_on_what_has_expired"],
@@ -81,14 +94,17 @@ const MUTATIONS: &[Mutation] = &[
     Mutation {
         name: "a pump that extends a claim",
         changes: &[(
-            "  if left then\n    return {HELD",
-            "  if left then\n    holders_extend(gate, token, my_lease)\n    return {HELD",
+            "  if left and fence then\n    return {HELD",
+            "  if left and fence then\n    holders_extend(gate, token, lease_ms)\n    return {HELD",
         )],
         found_by: &["asking_again_extends_nothing"],
     },
     Mutation {
         name: "a re-sent acquire answers the whole lease",
-        changes: &[("told or number, left}", "told or number, my_lease}")],
+        changes: &[(
+            "gate_stamp(gate), fence, left}",
+            "gate_stamp(gate), fence, lease_ms}",
+        )],
         found_by: &["asking_again_extends_nothing"],
     },
     Mutation {
@@ -110,7 +126,7 @@ const MUTATIONS: &[Mutation] = &[
     Mutation {
         name: "a renewal does not confirm the claim",
         changes: &[(
-            "if state == \"c\" then\n    recorded",
+            "if state == \"c\" or not state and holders_trace(gate, token) then\n    recorded",
             "if false then\n    recorded",
         )],
         found_by: &["a_renewed_claim_lasts_its_whole_lease"],
@@ -192,7 +208,7 @@ const MUTATIONS: &[Mutation] = &[
     Mutation {
         name: "a refused push forgets the waiter",
         changes: &[(
-            "    redis.call(\"HSET\", gate.records, token, waiting)\n",
+            "      redis.call(\"HSET\", gate.records, token, waiting)\n",
             "",
         )],
         found_by: &["a_refused_publish_undoes_the_grant"],
@@ -265,7 +281,7 @@ const MUTATIONS: &[Mutation] = &[
     },
     Mutation {
         name: "tombstone without deadline of the request",
-        changes: &[("if gate.ms > latest_ms then", "if false then")],
+        changes: &[("if gate.us > latest_us then", "if false then")],
         found_by: &[
             "a_late_request_creates_nothing",
             "a_tombstone_keeps_a_late_acquire_out",
@@ -356,14 +372,17 @@ const MUTATIONS: &[Mutation] = &[
     Mutation {
         name: "fence by INCR",
         changes: &[(
-            "if not last then\n    return us, text",
-            "if not last then\n    return 1, \"1\"",
+            "  if not last or #last == #text",
+            "  if not last then\n    return \"1\"\n  end\n  if #last == #text",
         )],
         found_by: &["fences_rise_over_a_loss_of_data"],
     },
     Mutation {
         name: "fence by the clock alone",
-        changes: &[("if last < us then", "if true then")],
+        changes: &[(
+            "if not last or #last == #text and last < text then",
+            "if true then",
+        )],
         found_by: &[
             "fences_rise_when_the_clock_steps_back",
             "tickets_and_fences_share_a_counter",
@@ -376,17 +395,23 @@ const MUTATIONS: &[Mutation] = &[
     },
     Mutation {
         name: "a ticket leaves no trace in the counter",
-        changes: &[(
-            "local fresh = gate_draw(gate, KEEP_MS)",
-            "local fresh = gate.us",
-        )],
+        changes: &[
+            (
+                "local fresh, text = gate_draw(gate, KEEP_MS)",
+                "local fresh, text = gate.us, gate.text",
+            ),
+            (
+                "text <= ARGV[3]\n    and clock_draw(KEYS[5], text, KEEP)",
+                "text <= ARGV[3] and text",
+            ),
+        ],
         found_by: &["tickets_and_fences_share_a_counter"],
     },
     Mutation {
         name: "a new ticket on re-entry",
         changes: &[(
-            "old_ticket > 0 and old_ticket <= gate.us and old_ticket or fresh",
-            "fresh",
+            "if old_ticket > 0 and old_ticket <= gate.us then",
+            "if false then",
         )],
         found_by: &["a_place_from_before_a_loss_of_data_counts"],
     },
@@ -401,16 +426,16 @@ const MUTATIONS: &[Mutation] = &[
     Mutation {
         name: "a ticket from the future counts",
         changes: &[(
-            "old_ticket > 0 and old_ticket <= gate.us and",
-            "old_ticket > 0 and",
+            "if old_ticket > 0 and old_ticket <= gate.us then",
+            "if old_ticket > 0 then",
         )],
         found_by: &["a_place_in_the_future_does_not_count"],
     },
     Mutation {
         name: "a record counts as a place",
         changes: &[(
-            "state ~= nil and redis.call(\"ZSCORE\", queue, token)",
-            "state ~= nil",
+            "local waits = ticket and state",
+            "local waits = state\nticket = ticket or 7",
         )],
         found_by: &["a_lost_queue_is_entered_again"],
     },
@@ -455,8 +480,8 @@ const MUTATIONS: &[Mutation] = &[
     Mutation {
         name: "the client's clock",
         changes: &[(
-            "clock, token)\n",
-            "clock, token)\ngate.us = (latest_ms - 1000) * 1000\n",
+            "clock, token)\nlocal state, my",
+            "clock, token)\ngate.us = latest_us - 1000000\nlocal state, my",
         )],
         found_by: &["the_clients_clock_decides_nothing"],
     },
@@ -472,10 +497,7 @@ const MUTATIONS: &[Mutation] = &[
     },
     Mutation {
         name: "one number is drawn twice",
-        changes: &[
-            ("digits(last + 1)", "digits(last)"),
-            ("return last + 1, text", "return last, text"),
-        ],
+        changes: &[("digits(last + 1)", "digits(last)")],
         found_by: &[
             "stamps_order_answers_among_pushes",
             "tickets_and_fences_share_a_counter",
@@ -488,10 +510,7 @@ const MUTATIONS: &[Mutation] = &[
     },
     Mutation {
         name: "the counter ends before the lease",
-        changes: &[(
-            "local keep_ms = lease_ms > KEEP_MS and digits(lease_ms) or KEEP",
-            "local keep_ms = KEEP",
-        )],
+        changes: &[("then\n    return lease_ms\n", "then\n    return KEEP\n")],
         found_by: &["side_keys_outlive_the_lease"],
     },
     Mutation {
@@ -523,24 +542,18 @@ const MUTATIONS: &[Mutation] = &[
     },
     Mutation {
         name: "the quick way in is never too late",
-        changes: &[
-            (
-                "if math.floor(us / 1000) <= tonumber(ARGV[6]) then",
-                "if true then",
-            ),
-            (" and ms <= tonumber(ARGV[6]) then", " then"),
-        ],
+        changes: &[("#text == #ARGV[3] and text <= ARGV[3]", "true")],
         found_by: &["a_late_request_creates_nothing"],
     },
     Mutation {
         name: "the quick way out hands on to nobody",
         changes: &[
             (
-                "redis.call(\"EXISTS\", KEYS[2], KEYS[3]) == 0 then",
-                "true then",
+                "if mine and redis.call(\"EXISTS\", KEYS[2], KEYS[3]) == 0 then",
+                "if mine then",
             ),
             (
-                "if ARGV[3] == \"0\" and redis.call(\"EXISTS\", KEYS[2]) == 0",
+                "if ARGV[2] == \"0\" and redis.call(\"EXISTS\", KEYS[2]) == 0",
                 "if true",
             ),
         ],
@@ -548,20 +561,20 @@ const MUTATIONS: &[Mutation] = &[
     },
     Mutation {
         name: "the quick way out asks for no owner",
-        changes: &[(
-            "string.sub(value, 1, #ARGV[1] + 1) == ARGV[1] .. \" \"",
-            "true",
-        )],
+        changes: &[("string.find(value, ARGV[1] .. \" \", 1, true) == 1", "true")],
         found_by: &["a_stranger_cannot_release"],
     },
     Mutation {
         name: "the quick way out leaves no tombstone",
-        changes: &[("if ARGV[3] == \"0\" and redis", "if redis")],
+        changes: &[("ARGV[2] == \"0\" and redis", "redis")],
         found_by: &["a_release_whose_acquire_is_unanswered_leaves_a_tombstone"],
     },
     Mutation {
         name: "the quick way out releases what is over",
-        changes: &[("if ends > math.floor(us / 1000) then", "if true then")],
+        changes: &[(
+            "if ends and ends - string.sub(now(), 1, -4) > 0 then",
+            "if ends then",
+        )],
         found_by: &["what_is_over_is_not_released"],
     },
     Mutation {
@@ -589,8 +602,287 @@ const MUTATIONS: &[Mutation] = &[
         found_by: &["no_script_shortens_a_lease"],
     },
     Mutation {
+        name: "a renewed claim of a mutex stays one",
+        changes: &[(
+            "if state == \"c\" or not state and holders_trace(gate, token) then",
+            "if state == \"c\" then",
+        )],
+        found_by: &["a_renewed_claim_lasts_its_whole_lease"],
+    },
+    Mutation {
+        name: "a mutex' claim that ends is no one's fault",
+        changes: &[("if FENCED or text and", "if text and")],
+        found_by: &["a_suspect_is_skipped_in_place_until_it_speaks"],
+    },
+    Mutation {
+        name: "who asks for what it let go is a suspect",
+        changes: &[(
+            "or state == \"h\" or holders_trace(gate, token) then\n  local left",
+            "or state == \"h\" then\n  local left",
+        )],
+        found_by: &["who_speaks_of_its_own_claim_is_no_suspect"],
+    },
+    Mutation {
+        name: "who ends what it let go is a suspect",
+        changes: &[(
+            "elseif state == \"c\" or state == \"h\" or holders_trace(gate, token) then",
+            "elseif state == \"c\" or state == \"h\" then",
+        )],
+        found_by: &["who_speaks_of_its_own_claim_is_no_suspect"],
+    },
+    Mutation {
+        name: "who renews what it let go is a suspect",
+        changes: &[(
+            "if state == \"c\" or state == \"h\" or holders_trace(gate, token) then\n      -- What",
+            "if state == \"c\" or state == \"h\" then\n      -- What",
+        )],
+        found_by: &["who_speaks_of_its_own_claim_is_no_suspect"],
+    },
+    Mutation {
+        name: "a place without a record is none",
+        changes: &[("if ticket and not mine then", "if false then")],
+        found_by: &["asking_again_keeps_the_ticket"],
+    },
+    Mutation {
+        name: "a usual wait has no end",
+        changes: &[
+            (
+                "  return holders_usual(ticket)\nend",
+                "  return \"w\", 1, 1, CLAIM_MS, math.huge\nend",
+            ),
+            ("place[2] / 1000 + WAIT_MS", "math.huge"),
+        ],
+        found_by: &["a_wait_without_a_deadline_ends_after_a_day"],
+    },
+    Mutation {
+        name: "no deadline is unusual",
+        changes: &[("and deadline == usual_deadline then", "then")],
+        found_by: &["a_wait_past_its_deadline_is_passed_over"],
+    },
+    Mutation {
+        name: "no lease is unusual",
+        changes: &[("lease_ms >= least_ms and", "")],
+        found_by: &["a_push_names_token_fence_and_length"],
+    },
+    Mutation {
+        name: "who asks by a timer is not unusual",
+        changes: &[(
+            "if state == \"w\" and weight == usual_weight",
+            "if weight == usual_weight",
+        )],
+        found_by: &["a_waiter_that_asks_by_a_timer_keeps_its_turn"],
+    },
+    Mutation {
+        name: "what was unusual stays recorded",
+        changes: &[(
+            "    if noted then\n      redis.call(\"HDEL\", gate.records, token)\n    end\n",
+            "",
+        )],
+        found_by: &["a_waiter_that_listens_again_is_told"],
+    },
+    Mutation {
+        name: "the quick way into the queue asks for no tombstone",
+        changes: &[("ends[2] or ends[3] or redis", "ends[2] or redis")],
+        found_by: &["a_tombstone_keeps_out_of_the_queue"],
+    },
+    Mutation {
+        name: "the quick way into the queue is never too late",
+        changes: &[(
+            "max_waiters - waiters > 0 and #text == #ARGV[3] and text <= ARGV[3]",
+            "max_waiters - waiters > 0",
+        )],
+        found_by: &["a_late_request_creates_nothing"],
+    },
+    Mutation {
+        name: "the quick way into the queue knows no bound",
+        changes: &[("max_waiters - waiters > 0 and", "")],
+        found_by: &["a_full_queue_turns_newcomers_away"],
+    },
+    Mutation {
+        name: "the quick way into the queue takes who does not wait",
+        changes: &[("([1-9]%d*) (%d+) 0 1$", "(%d+) (%d+) 0 1$")],
+        found_by: &["a_busy_try_leaves_nothing"],
+    },
+    Mutation {
+        name: "the quick way into the queue takes who does not listen",
+        changes: &[("([1-9]%d*) (%d+) 0 1$", "([1-9]%d*) (%d+) 0 %d$")],
+        found_by: &["a_waiter_that_asks_by_a_timer_keeps_its_turn"],
+    },
+    Mutation {
+        name: "the quick way into the queue forgets the old place",
+        changes: &[("([1-9]%d*) (%d+) 0 1$", "([1-9]%d*) (%d+) %d+ 1$")],
+        found_by: &["a_place_from_before_a_loss_of_data_counts"],
+    },
+    Mutation {
+        name: "the quick way into the queue takes a stranger for one of ours",
+        changes: &[("\"^(%S+) %d+$\"", "\"^(%S+)\"")],
+        found_by: &["a_foreign_holder_is_respected"],
+    },
+    Mutation {
+        name: "the quick way into the queue takes the holder",
+        changes: &[("if holder and holder ~= ARGV[1] then", "if holder then")],
+        found_by: &["asking_again_extends_nothing"],
+    },
+    Mutation {
+        name: "the quick way into the queue is taken twice",
+        changes: &[(" or redis.call(\"ZSCORE\", KEYS[2], ARGV[1]))", ")")],
+        found_by: &["asking_again_keeps_the_ticket"],
+    },
+    Mutation {
+        name: "the quick way into the queue knows no operator",
+        changes: &[(
+            "not (fields[1] or fields[2] or ends[2]",
+            "not (fields[2] or ends[2]",
+        )],
+        found_by: &["a_gate_without_permits_is_closed_to_all"],
+    },
+    Mutation {
+        name: "the quick way into the queue records no deadline",
+        changes: &[("if wait_ms - WAIT_MS ~= 0 or ARGV", "if ARGV")],
+        found_by: &["a_wait_past_its_deadline_is_passed_over"],
+    },
+    Mutation {
+        name: "the quick way into the queue records no short lease",
+        changes: &[("or ARGV[2] - CLAIM_MS < 0 or", "or")],
+        found_by: &["a_push_names_token_fence_and_length"],
+    },
+    Mutation {
+        name: "the quick way into the queue leaves it without TTL",
+        changes: &[("    keep(KEYS[2], KEEP_MS)\n", "")],
+        found_by: &["a_release_hands_on_to_the_next_in_line"],
+    },
+    Mutation {
+        name: "the quick way into the queue leaves records without TTL",
+        changes: &[("      keep(KEYS[3], keep_for(ARGV[2]) + 0)\n", "")],
+        found_by: &["a_wait_past_its_deadline_is_passed_over"],
+    },
+    Mutation {
+        name: "the quick way into the queue says of nobody that it lives",
+        changes: &[(
+            "if (ends[1] or 0) - ms < CLAIM_MS - SAID_MS then",
+            "if false then",
+        )],
+        found_by: &["a_release_hands_on_to_the_next_in_line"],
+    },
+    Mutation {
+        name: "the quick hand-over asks for no heartbeat",
+        changes: &[("ends[1] and ends[1] - ms >= 0 and not", "not")],
+        found_by: &["a_dead_process_is_passed_over"],
+    },
+    Mutation {
+        name: "the quick hand-over asks for no deadline",
+        changes: &[("deadline and deadline - ms >= 0 and", "deadline and")],
+        found_by: &["a_wait_past_its_deadline_is_passed_over"],
+    },
+    Mutation {
+        name: "the quick hand-over takes a suspect",
+        changes: &[("not (ends[2] or ends[3])", "not ends[3]")],
+        found_by: &["a_suspect_is_skipped_in_place_until_it_speaks"],
+    },
+    Mutation {
+        name: "the quick hand-over leaves its caller a suspect",
+        changes: &[("not (ends[2] or ends[3])", "not ends[2]")],
+        found_by: &["who_releases_is_no_suspect"],
+    },
+    Mutation {
+        name: "the quick hand-over takes who can't be told",
+        changes: &[("\"^1w 1 1 (%d+) (%d+)\"", "\"^1[wp] 1 1 (%d+) (%d+)\"")],
+        found_by: &["a_waiter_that_asks_by_a_timer_keeps_its_turn"],
+    },
+    Mutation {
+        name: "the quick hand-over knows no operator",
+        changes: &[("not (fields[1] or fields[3])", "not fields[3]")],
+        found_by: &["a_gate_without_permits_is_closed_to_all"],
+    },
+    Mutation {
+        name: "the quick hand-over knows no other version",
+        changes: &[("not (fields[1] or fields[3])", "not fields[1]")],
+        found_by: &["an_unknown_protocol_version_is_never_a_second_lock"],
+    },
+    Mutation {
+        name: "the quick hand-over gives a whole lease",
+        changes: &[
+            (
+                "local lease_ms, deadline = CLAIM, nil",
+                "local lease_ms, deadline = \"10000\", nil",
+            ),
+            ("        lease_ms = CLAIM\n", ""),
+        ],
+        found_by: &["a_claim_ends_early_unless_it_is_renewed"],
+    },
+    Mutation {
+        name: "the quick hand-over says nothing of its length",
+        changes: &[("drawn .. \" \" .. lease_ms\n", "drawn\n")],
+        found_by: &["a_push_names_token_fence_and_length"],
+    },
+    Mutation {
+        name: "the quick hand-over leaves no trace of a claim",
+        changes: &[("      redis.call(\"HSET\", KEYS[3], \"S\", waiter)\n", "")],
+        found_by: &["a_suspect_is_skipped_in_place_until_it_speaks"],
+    },
+    Mutation {
+        name: "the quick hand-over leaves a trace without TTL",
+        changes: &[("      keep(KEYS[3], KEEP_MS)\n", "")],
+        found_by: &["a_release_hands_on_to_the_next_in_line"],
+    },
+    Mutation {
+        name: "the quick hand-over counts a push to nobody",
+        changes: &[(
+            "if type(heard) == \"number\" and heard > 0 then",
+            "if type(heard) == \"number\" then",
+        )],
+        found_by: &["a_dead_inbox_is_passed_over_and_costs_no_lease"],
+    },
+    Mutation {
+        name: "the quick hand-over counts a refused push",
+        changes: &[(
+            "if type(heard) == \"number\" and heard > 0 then",
+            "if true then",
+        )],
+        found_by: &["a_refused_publish_undoes_the_grant"],
+    },
+    Mutation {
+        name: "the quick hand-over is not undone",
+        changes: &[(
+            "      released = true\n      redis.call(\"DEL\", KEYS[1])\n",
+            "      released = true\n",
+        )],
+        found_by: &["a_dead_inbox_is_passed_over_and_costs_no_lease"],
+    },
+    Mutation {
+        name: "the quick hand-over forgets that it has released",
+        changes: &[("      released = true\n", "")],
+        found_by: &["a_dead_inbox_is_passed_over_and_costs_no_lease"],
+    },
+    Mutation {
+        name: "the quick hand-over leaves the place",
+        changes: &[("        redis.call(\"ZREM\", KEYS[2], waiter)\n", "")],
+        found_by: &["a_release_hands_on_to_the_next_in_line"],
+    },
+    Mutation {
+        name: "the quick hand-over leaves what is recorded of the wait",
+        changes: &[("          redis.call(\"HDEL\", KEYS[3], waiter)\n", "")],
+        found_by: &["a_renewed_claim_lasts_its_whole_lease"],
+    },
+    Mutation {
+        name: "the quick hand-over takes memory before it frees some",
+        changes: &[(
+            "local last = redis.pcall(\"SET\"",
+            "local last = redis.call(\"SET\"",
+        )],
+        found_by: &["at_maxmemory_a_release_hands_on"],
+    },
+    Mutation {
+        name: "the quick way out leaves a trace of the claim",
+        changes: &[(
+            "    redis.call(\"HDEL\", KEYS[3], \"S\")\n    return 0",
+            "    return 0",
+        )],
+        found_by: &["who_speaks_of_its_own_claim_is_no_suspect"],
+    },
+    Mutation {
         name: "other clients hear of no release",
-        changes: &[("  redis.pcall(\"PUBLISH\", released, \"1\")\n", "")],
+        changes: &[("  redis.pcall(\"PUBLISH\", channel, \"1\")\n", "")],
         found_by: &["a_release_is_told_to_other_clients"],
     },
 ];
@@ -633,14 +925,16 @@ fn each_mutation_is_found_by_the_laws_beside_it() {
             }
         }
     }
+    let mut missed = Vec::new();
     for mutation in MUTATIONS {
         for law in mutation.found_by {
             match found.get(&(mutation.name, law)) {
                 Some(how) => println!("{}: {law}: {how}", mutation.name),
-                None => panic!("{}: not found by {law}", mutation.name),
+                None => missed.push(format!("{}: not found by {law}", mutation.name)),
             }
         }
     }
+    assert!(missed.is_empty(), "{}", missed.join("\n"));
 }
 
 #[test]

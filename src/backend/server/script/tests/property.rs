@@ -438,11 +438,11 @@ impl Run<'_> {
             self.rig.command(&["DEL", &main]);
         }
         if lost(|key| matches!(key, Key::Queue)) {
-            model.queue.clear();
+            model.lose_queue();
             self.rig.command(&["DEL", &queue]);
         }
         if lost(|key| matches!(key, Key::Records)) {
-            model.records.clear();
+            model.lose_records();
             model.last = None;
             model.limit = None;
             model.summed = false;
@@ -497,7 +497,7 @@ impl Run<'_> {
                 ),
             )
         };
-        let mut records: BTreeMap<String, String> = model.records.iter().map(record).collect();
+        let mut records: BTreeMap<String, String> = model.recorded().iter().map(record).collect();
         if let Some(limit) = model.limit {
             records.insert("L".to_owned(), limit.to_string());
         }

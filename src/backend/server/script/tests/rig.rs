@@ -1,17 +1,20 @@
 //! One gate on a server of the test's own, its scripts run by hand at a time of the test's
 //! choosing.
 
+use std::time::Duration;
+
 use redis::{ConnectionLike, RedisResult, Value};
 
 use super::super::{Script, Verb};
 use super::support::Server;
+use crate::backend::server::reply::{numbers, whole_acquired, whole_ended};
 use crate::key::{Kind, Prefix, Resource, Shared};
 
 /// The clock's file, swapped: the time is the last argument, and the scripts never see it there.
 pub(super) const GIVEN_CLOCK: &str = "
-local given_us = tonumber(table.remove(ARGV))
+local given_us = table.remove(ARGV)
 local function now()
-  return given_us, string.format(\"%.0f\", given_us)
+  return given_us
 end
 ";
 
@@ -33,13 +36,14 @@ pub(super) struct Scripts(Vec<String>);
 impl Scripts {
     /// The real ones, but for the clock.
     pub(super) fn with_given_clock() -> Self {
+        Self::made(|kind, verb| Script::new(kind, verb, GIVEN_CLOCK).code)
+    }
+
+    pub(super) fn made(text: impl Fn(Kind, Verb) -> String) -> Self {
         let all = KINDS
             .into_iter()
             .flat_map(|kind| Verb::ALL.map(|verb| (kind, verb)));
-        Self(
-            all.map(|(kind, verb)| Script::new(kind, verb, GIVEN_CLOCK).code)
-                .collect(),
-        )
+        Self(all.map(|(kind, verb)| text(kind, verb)).collect())
     }
 
     pub(super) fn code(&self, kind: Kind, verb: Verb) -> &str {
@@ -85,9 +89,9 @@ pub(super) const TRY: Ask = Ask {
     pushed: true,
 };
 
-/// Asks for the only permit, and waits for it.
+/// Asks for the only permit, and waits for it: as long as one does that has no deadline of its own.
 pub(super) const WAIT: Ask = Ask {
-    wait_ms: 3_600_000,
+    wait_ms: 86_400_000,
     ..TRY
 };
 
@@ -173,20 +177,23 @@ impl Rig {
     }
 
     pub(super) fn acquire(&mut self, token: &str, ask: &Ask) -> Answer {
-        let latest = self.ms().saturating_add_signed(ask.latest_in_ms);
-        let numbers = [
+        let latest = self.ms().saturating_add_signed(ask.latest_in_ms) * 1000 + 999;
+        let terms = [
             u64::from(ask.weight),
             u64::from(ask.limit),
-            ask.lease_ms,
-            latest,
             ask.wait_ms,
             u64::from(ask.max_waiters),
             ask.ticket,
             u64::from(ask.pushed),
         ];
-        let mut arguments = vec![token.to_owned(), CHANNEL.to_owned()];
-        arguments.extend(numbers.map(|number| number.to_string()));
-        self.run(Verb::Acquire, &self.keys(), arguments)
+        let arguments = vec![
+            token.to_owned(),
+            ask.lease_ms.to_string(),
+            latest.to_string(),
+            terms.map(|number| number.to_string()).join(" "),
+        ];
+        let value = self.run(Verb::Acquire, &self.keys(), arguments)?;
+        whole_acquired(&value, Duration::from_millis(ask.lease_ms)).map_err(|_| garbled(&value))
     }
 
     pub(super) fn end(&mut self, token: &str) -> Answer {
@@ -202,8 +209,9 @@ impl Rig {
         } else {
             ""
         };
-        let arguments = [token, CHANNEL, &latest.to_string(), released].map(str::to_owned);
-        self.run(Verb::End, &self.keys(), arguments.into())
+        let arguments = [token, &latest.to_string(), released].map(str::to_owned);
+        let value = self.run(Verb::End, &self.keys(), arguments.into())?;
+        whole_ended(&value).map_err(|_| garbled(&value))
     }
 
     /// Renews leases at this gate: tokens, fences, and how long from here.
@@ -222,7 +230,13 @@ impl Rig {
             keys.extend([self.gate.main().to_owned(), self.gate.records().to_owned()]);
             arguments.extend([token.clone(), fence.to_string(), lease_ms.to_string()]);
         }
-        self.run(Verb::Renew, &keys, arguments)
+        self.run_renew(&keys, arguments)
+    }
+
+    /// The same with any keys.
+    pub(super) fn run_renew(&mut self, keys: &[String], arguments: Vec<String>) -> Answer {
+        let value = self.run(Verb::Renew, keys, arguments)?;
+        numbers(&value).map_err(|_| garbled(&value))
     }
 
     pub(super) fn heartbeat(&mut self, letter: char) -> Answer {
@@ -235,7 +249,7 @@ impl Rig {
         verb: Verb,
         keys: &[String],
         mut arguments: Vec<String>,
-    ) -> Answer {
+    ) -> Result<Value, String> {
         arguments.push(self.us.to_string());
         let mut command = redis::cmd("EVAL");
         command
@@ -243,10 +257,9 @@ impl Rig {
             .arg(keys.len())
             .arg(keys)
             .arg(arguments);
-        let value: Value = command
+        command
             .query(&mut self.server)
-            .map_err(|error| error.to_string())?;
-        numbers(&value).ok_or_else(|| format!("{verb:?} answers {value:?}"))
+            .map_err(|error| error.to_string())
     }
 
     pub(super) fn keys(&self) -> Vec<String> {
@@ -357,19 +370,7 @@ impl Rig {
     }
 }
 
-/// Numbers, and nothing else: a nil that slipped into an answer is none.
-fn numbers(value: &Value) -> Option<Vec<i64>> {
-    let Value::Array(items) = value else {
-        return None;
-    };
-    items
-        .iter()
-        .map(|item| {
-            if let Value::Int(number) = item {
-                Some(*number)
-            } else {
-                None
-            }
-        })
-        .collect()
+/// A nil that slipped into an answer, say.
+fn garbled(value: &Value) -> String {
+    format!("answered {value:?}")
 }

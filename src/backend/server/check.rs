@@ -1,0 +1,369 @@
+//! A look at the server before it is relied on: what it is, what its user may do, whether scripts
+//! and pushes work.
+//!
+//! It has connections of its own, and keys that it makes up, so no gate in use notices it. Whatever
+//! it writes ends by itself, should it be cut short.
+
+mod commands;
+mod info;
+mod pushes;
+mod scripts;
+
+use std::time::Duration;
+
+use redis::aio::MultiplexedConnection;
+use redis::{ConnectionInfo, Pipeline, RedisError, Value};
+use tokio::sync::mpsc::UnboundedReceiver;
+use tokio::task::JoinSet;
+use tokio::time::timeout;
+
+use self::info::Info;
+use super::advice::Denied;
+use super::call::Names;
+use super::core::failing::{Progress, Stage};
+use super::link::{self, Origin};
+use super::reply::Failure;
+use super::reply::failure::Trouble;
+use super::{Settings, reply};
+use crate::backend::CheckAnswer;
+use crate::check::{Finding, Persistence, Report, Role, Server, Severity};
+use crate::error::{BackendError, BackendErrorKind};
+use crate::key::{Kind, Prefix, Resource};
+use crate::time::Instant;
+use crate::token::Instance;
+
+/// How long what is written on the way may stay.
+const KEEP: Duration = Duration::from_secs(5);
+/// How many round trips are measured.
+const ROUND_TRIPS: usize = 5;
+
+/// A look that somebody asked for.
+#[derive(Debug)]
+pub(super) struct Look {
+    /// Keys that gates may be taken at verbatim.
+    pub(super) exact: Vec<String>,
+    pub(super) answer: CheckAnswer,
+}
+
+/// Takes the looks at a handle's server.
+#[derive(Debug, Clone)]
+pub(super) struct Inspector {
+    pub(super) origin: Origin,
+    pub(super) subscriber: Option<ConnectionInfo>,
+    pub(super) settings: Settings,
+    pub(super) prefix: Prefix,
+}
+
+impl Inspector {
+    /// Runs until the handle is gone and the last look has ended.
+    pub(super) async fn run(self, mut looks: UnboundedReceiver<Look>) {
+        let mut under_way = JoinSet::new();
+        while let Some(Look { exact, answer }) = looks.recv().await {
+            let inspector = self.clone();
+            while under_way.try_join_next().is_some() {}
+            // Each in a task of its own: one that is slow keeps no other waiting.
+            under_way.spawn(async move {
+                // Who does not wait for it any more needs no answer.
+                let _ = answer.send(inspector.look(&exact).await);
+            });
+        }
+        // What is under way still has something to give back. Each of its steps has a deadline.
+        while under_way.join_next().await.is_some() {}
+    }
+
+    async fn look(self, exact: &[String]) -> Result<Report, BackendError> {
+        let Ok(instance) = Instance::draw() else {
+            let text = "the system gives no random numbers, so no names can be made up";
+            return Err(BackendError::new(BackendErrorKind::Refused, text, None));
+        };
+        let began = Instant::now();
+        let connection = link::bare(&self.origin, &self.settings).await;
+        let connection = connection.map_err(|error| {
+            progress(began, self.settings.connect_timeout).failed(Some(&Trouble::of(error)), None)
+        })?;
+        let mut survey = Survey {
+            connection,
+            place: Resource::probe(&self.prefix, Kind::Mutex, &instance),
+            names: Names::new(self.prefix.clone()),
+            asked: began,
+            inspector: self,
+            instance,
+            server_us: None,
+            server: Server::default(),
+            findings: Vec::new(),
+        };
+        survey.introduce().await?;
+        survey.measure().await?;
+        let may_eval = survey.try_commands(exact).await?;
+        survey.try_scripts(may_eval).await?;
+        survey.try_pushes(exact).await?;
+        Ok(Report::new(survey.server, survey.findings))
+    }
+}
+
+fn progress(began: Instant, limit: Duration) -> Progress {
+    Progress {
+        doing: "checking the server".to_owned(),
+        stage: Stage::Asking,
+        elapsed: Instant::now().since(began),
+        limit: Some(limit),
+    }
+}
+
+/// One look under way.
+struct Survey {
+    inspector: Inspector,
+    connection: MultiplexedConnection,
+    /// Who tries the rights; known to nobody else.
+    instance: Instance,
+    /// Where commands are tried.
+    place: Resource,
+    names: Names,
+    /// When the last request was sent.
+    asked: Instant,
+    /// The server's clock at the last look at it.
+    server_us: Option<(u64, Instant)>,
+    server: Server,
+    findings: Vec<Finding>,
+}
+
+/// What a request came to that the server answered.
+enum Outcome {
+    Done(Value),
+    /// It would be done, but for the state that the server is in, which has been noted.
+    NotNow,
+    /// The user lacks a right, which has been noted if it is known.
+    Denied,
+    /// It was refused with this code.
+    Failed(String),
+}
+
+impl Survey {
+    /// Adds what was not found before.
+    fn find(&mut self, finding: Finding) {
+        if !self.findings.contains(&finding) {
+            self.findings.push(finding);
+        }
+    }
+
+    fn lacks(&mut self, rule: impl Into<String>, severity: Severity) {
+        let rule = rule.into();
+        self.find(Finding::MissingRight { rule, severity });
+    }
+
+    /// How long each request may take.
+    fn patience(&self) -> Duration {
+        self.inspector.settings.command_timeout
+    }
+
+    /// One round trip.
+    async fn ask(&mut self, pipeline: &Pipeline) -> Result<Vec<Value>, BackendError> {
+        let (limit, began) = (self.patience(), Instant::now());
+        self.asked = began;
+        let sending = self
+            .connection
+            .send_packed_commands(pipeline, 0, pipeline.len());
+        let failure = match timeout(limit, sending).await {
+            Ok(Ok(values)) if values.len() == pipeline.len() => return Ok(values),
+            Ok(Ok(_)) => {
+                let error = "answers and requests do not match";
+                let error = (redis::ErrorKind::UnexpectedReturnType, error).into();
+                Failure::Final(BackendErrorKind::Protocol, error)
+            }
+            Ok(Err(error)) => Failure::of_connection(error),
+            Err(_) => Failure::Unknown(None),
+        };
+        Err(progress(began, limit).failed(None, Some(&failure)))
+    }
+
+    async fn ask_one(&mut self, words: &[&str]) -> Result<Value, BackendError> {
+        let mut pipeline = Pipeline::new();
+        pipeline.cmd(words[0]).arg(&words[1..]);
+        let mut values = self.ask(&pipeline).await?;
+        Ok(values.pop().unwrap_or(Value::Nil))
+    }
+
+    /// What an answer says of the server and of its user's rights, noted. `rule` is what the user
+    /// needs for it beside keys and channels.
+    ///
+    /// Fails where the server can't be judged now: it loads, is busy, or wants credentials.
+    fn judge(
+        &mut self,
+        value: Value,
+        rule: Option<(&str, Severity)>,
+    ) -> Result<Outcome, BackendError> {
+        let Value::ServerError(error) = value else {
+            return Ok(Outcome::Done(value));
+        };
+        let failure = Failure::of_server(error);
+        let (kind, error) = match &failure {
+            Failure::NotNow(kind, error) | Failure::Final(kind, error) => (*kind, error),
+            Failure::NoScript => return Ok(Outcome::Failed("NOSCRIPT".to_owned())),
+            Failure::NotSent | Failure::Unknown(_) => return Ok(Outcome::NotNow),
+        };
+        let code = error.code().unwrap_or("ERR").to_owned();
+        match (kind, &*code) {
+            (BackendErrorKind::NotServing, "READONLY" | "MASTERDOWN") => {
+                self.find(Finding::Replica);
+                Ok(Outcome::NotNow)
+            }
+            (BackendErrorKind::NotServing, "CLUSTERDOWN" | "TRYAGAIN")
+            | (BackendErrorKind::Unsupported, "ASK" | "CROSSSLOT" | "MOVED") => {
+                self.find(Finding::Cluster);
+                Ok(Outcome::NotNow)
+            }
+            (BackendErrorKind::Refused, _) => {
+                self.find(Finding::Declines { code });
+                Ok(Outcome::NotNow)
+            }
+            (BackendErrorKind::NotPermitted, "NOPERM") => {
+                self.denied(error, rule);
+                Ok(Outcome::Denied)
+            }
+            (
+                BackendErrorKind::NotServing
+                | BackendErrorKind::ServerBusy
+                | BackendErrorKind::Unauthenticated
+                | BackendErrorKind::NotPermitted,
+                _,
+            ) => Err(progress(self.asked, self.patience()).failed(None, Some(&failure))),
+            _ => Ok(Outcome::Failed(code)),
+        }
+    }
+
+    fn denied(&mut self, error: &RedisError, rule: Option<(&str, Severity)>) {
+        let details = error.detail().unwrap_or_default();
+        match (Denied::read(details), rule) {
+            (Denied::Key, _) => {
+                let rule = self.inspector.prefix.keys_rule();
+                self.lacks(rule, Severity::Problem);
+            }
+            (Denied::Channel, _) => {
+                let rule = self.inspector.prefix.inboxes_rule();
+                self.lacks(rule, Severity::Warning);
+            }
+            // Old servers name a command without the part of it that is meant.
+            (Denied::Command(Some(command)), Some((rule, severity)))
+                if rule[1..].starts_with(command) =>
+            {
+                self.lacks(rule, severity);
+            }
+            (Denied::Command(Some(command)), _) => {
+                self.lacks(format!("+{command}"), Severity::Problem);
+            }
+            // One in a script: only there none is named.
+            (Denied::Command(None), _) => {}
+        }
+    }
+
+    /// Asks the server who it is.
+    async fn introduce(&mut self) -> Result<(), BackendError> {
+        let mut pipeline = Pipeline::new();
+        pipeline.cmd("TIME").cmd("INFO");
+        let answers: [Value; 2] = self.ask(&pipeline).await?.try_into().unwrap_or_default();
+        let [time, info] = answers;
+        if let Outcome::Failed(code) = self.judge(time, Some(("+time", Severity::Problem)))? {
+            let command = "time".to_owned();
+            self.find(Finding::CommandFails { command, code });
+        }
+        match self.judge(info, Some(("+info", Severity::Note)))? {
+            Outcome::Done(info) => {
+                if let Some(info) = Info::read(&info) {
+                    self.learn(&info).await?;
+                } else {
+                    self.untold("version, role and settings", "INFO");
+                }
+            }
+            Outcome::Failed(_) => self.untold("version, role and settings", "INFO"),
+            Outcome::NotNow | Outcome::Denied => {}
+        }
+        Ok(())
+    }
+
+    fn untold(&mut self, what: &'static str, command: &'static str) {
+        self.find(Finding::Unknown { what, command });
+    }
+
+    async fn learn(&mut self, info: &Info<'_>) -> Result<(), BackendError> {
+        self.server = info.server();
+        if let Some(version) = info.too_old() {
+            self.find(Finding::TooOld { version });
+        }
+        if self.server.is_cluster == Some(true) {
+            self.find(Finding::Cluster);
+        }
+        if self.server.role == Some(Role::Replica) {
+            self.find(Finding::Replica);
+        }
+        if let (Some(policy), Some(1..)) =
+            (self.server.maxmemory_policy.clone(), self.server.maxmemory)
+            && policy != "noeviction"
+        {
+            self.find(Finding::Evicts { policy });
+        }
+        if let Some(replicas @ 1..) = self.server.replicas
+            && !info.waits_for_replicas()
+        {
+            self.find(Finding::UnconfirmedWrites { replicas });
+        }
+        if info.appends() == Some(false) {
+            let snapshots = self.snapshots().await?;
+            self.server.persistence = snapshots.map(|snapshots| {
+                if snapshots {
+                    Persistence::Snapshots
+                } else {
+                    Persistence::None
+                }
+            });
+            self.find(Finding::NotDurable { snapshots });
+        }
+        Ok(())
+    }
+
+    /// Whether it takes snapshots; `None` where it does not tell.
+    async fn snapshots(&mut self) -> Result<Option<bool>, BackendError> {
+        let answer = self.ask_one(&["CONFIG", "GET", "save"]).await?;
+        let points: Option<Vec<String>> = redis::from_redis_value(answer).ok();
+        let points = points.and_then(|pair| pair.into_iter().nth(1));
+        if points.is_none() {
+            self.untold("snapshots", "CONFIG GET");
+        }
+        Ok(points.map(|points| !points.is_empty()))
+    }
+
+    /// Measures how far away it is, and how far its clock is apart.
+    async fn measure(&mut self) -> Result<(), BackendError> {
+        let mut trips = Vec::with_capacity(ROUND_TRIPS);
+        for _ in 0..ROUND_TRIPS {
+            let (sent, wall) = (Instant::now(), std::time::SystemTime::now());
+            let time = self.ask_one(&["TIME"]).await?;
+            let Ok(us) = reply::time(&time) else {
+                // Whatever it was has been noted.
+                return Ok(());
+            };
+            let trip = Instant::now().since(sent);
+            self.server_us = Some((us, sent));
+            let wall = wall
+                .duration_since(std::time::UNIX_EPOCH)
+                .unwrap_or_default();
+            let wall_us = (wall + trip / 2).as_micros();
+            let ahead_us = i128::from(us) - i128::try_from(wall_us).unwrap_or_default();
+            trips.push((trip, i64::try_from(ahead_us / 1000).unwrap_or(i64::MAX)));
+        }
+        // The shortest trip tells the clock best, the middle one is what to expect.
+        trips.sort_unstable();
+        let (round_trip, command_timeout) = (
+            trips[ROUND_TRIPS / 2].0,
+            self.inspector.settings.command_timeout,
+        );
+        self.server.clock_ahead_ms = Some(trips[0].1);
+        self.server.round_trip = Some(round_trip);
+        if round_trip > command_timeout / 4 {
+            self.find(Finding::Slow {
+                round_trip,
+                command_timeout,
+            });
+        }
+        Ok(())
+    }
+}

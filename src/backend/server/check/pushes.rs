@@ -1,0 +1,117 @@
+//! The way of a push: subscribed to where the handle listens, published where it commands.
+
+use std::time::Duration;
+
+use redis::aio::MultiplexedConnection;
+use redis::{AsyncConnectionConfig, ProtocolVersion, RedisError, ServerError, Value};
+use tokio::time::timeout;
+
+use super::{Outcome, Survey};
+use crate::backend::server::link;
+use crate::backend::server::reply::failure::Trouble;
+use crate::check::{Finding, Severity};
+use crate::error::BackendError;
+
+impl Survey {
+    /// Listens, and publishes what nobody takes for a grant.
+    pub(super) async fn try_pushes(&mut self, exact: &[String]) -> Result<(), BackendError> {
+        let channel = self.inspector.prefix.inbox(&self.instance);
+        // Kept until the end: who listens is counted.
+        let mut listening = self.subscriber().await;
+        let mut listens = false;
+        if let Some(connection) = &mut listening {
+            let subscribed = bounded(self.patience(), connection.subscribe(&channel)).await;
+            listens = self.note(subscribed, ("+subscribe", Severity::Warning))?;
+            let ping = redis::cmd("PING");
+            let pinged = bounded(self.patience(), ping.query_async(connection)).await;
+            self.note(pinged, ("+ping", Severity::Note))?;
+            for key in exact {
+                self.try_channel(connection, &format!("{key}:released"))
+                    .await?;
+            }
+        }
+        let answer = self.ask_one(&["PUBLISH", &channel, "check"]).await?;
+        match self.judge(answer, Some(("+publish", Severity::Warning)))? {
+            Outcome::Done(Value::Int(0)) if listens => self.find(Finding::Unheard),
+            Outcome::Failed(code) => {
+                let command = "publish".to_owned();
+                self.find(Finding::CommandFails { command, code });
+            }
+            Outcome::Done(_) | Outcome::NotNow | Outcome::Denied => {}
+        }
+        Ok(())
+    }
+
+    /// The channel on which other clients of a key tell of releases.
+    async fn try_channel(
+        &mut self,
+        connection: &mut MultiplexedConnection,
+        channel: &str,
+    ) -> Result<(), BackendError> {
+        let known = self.findings.len();
+        let subscribed = bounded(self.patience(), connection.subscribe(channel)).await;
+        let listens = self.note(subscribed, ("+subscribe", Severity::Warning))?;
+        if !listens {
+            if !self.lacks_already("+subscribe") {
+                // Of the channels it is this one that is denied.
+                self.findings.truncate(known);
+                self.lacks(format!("&{channel}"), Severity::Warning);
+            }
+            return Ok(());
+        }
+        let left = bounded(self.patience(), connection.unsubscribe(channel)).await;
+        self.note(left, ("+unsubscribe", Severity::Note))?;
+        Ok(())
+    }
+
+    fn lacks_already(&self, right: &str) -> bool {
+        let is_it = |finding: &Finding| matches!(finding, Finding::MissingRight { rule, .. } if rule == right);
+        self.findings.iter().any(is_it)
+    }
+
+    async fn subscriber(&mut self) -> Option<MultiplexedConnection> {
+        let Some(server) = self.inspector.subscriber.clone() else {
+            self.find(Finding::NoSubscriber);
+            return None;
+        };
+        let redis = server.redis_settings().clone();
+        let redis = redis.set_protocol(ProtocolVersion::RESP3);
+        let server = server.set_redis_settings(redis);
+        // Nobody takes the pushes: that one would come is seen from where it is sent.
+        let config = AsyncConnectionConfig::new();
+        match link::open(server, &self.inspector.settings, config).await {
+            Ok(connection) => Some(connection),
+            Err(error) => {
+                let cause = Trouble::of(error).cause.into_owned();
+                self.find(Finding::SubscriberFails { cause });
+                None
+            }
+        }
+    }
+
+    /// Notes how a request on the subscription went; whether it was done.
+    fn note(
+        &mut self,
+        result: Result<(), RedisError>,
+        rule: (&str, Severity),
+    ) -> Result<bool, BackendError> {
+        let Err(error) = result else { return Ok(true) };
+        if let Ok(error) = ServerError::try_from(error.clone()) {
+            let outcome = self.judge(Value::ServerError(error), Some(rule))?;
+            if matches!(outcome, Outcome::Denied) {
+                return Ok(false);
+            }
+        }
+        let cause = Trouble::of(error).cause.into_owned();
+        self.find(Finding::SubscriberFails { cause });
+        Ok(false)
+    }
+}
+
+async fn bounded<T>(
+    limit: Duration,
+    work: impl Future<Output = Result<T, RedisError>>,
+) -> Result<T, RedisError> {
+    let late = || RedisError::from(std::io::Error::from(std::io::ErrorKind::TimedOut));
+    timeout(limit, work).await.unwrap_or_else(|_| Err(late()))
+}

@@ -1,0 +1,232 @@
+//! Every script, run for real at gates that nobody has: take, renew, give back.
+
+use std::time::Duration;
+
+use redis::{Pipeline, Value};
+
+use super::{Outcome, Survey};
+use crate::backend::server::call::{Ask, Body, Call, End, Extend, Renew};
+use crate::backend::server::link;
+use crate::backend::server::reply::{self, Acquired, Ended, Renewed};
+use crate::backend::server::script::{Script, Verb};
+use crate::check::{Finding, Severity};
+use crate::error::BackendError;
+use crate::key::{Kind, Resource};
+use crate::time::Instant;
+use crate::token::{FencingToken, Token};
+
+/// The longest that a lease stays that is not given back.
+const LEASE: Duration = Duration::from_secs(1);
+
+/// One gate that nobody has, and who holds it.
+struct Trial {
+    kind: Kind,
+    resource: std::sync::Arc<Resource>,
+    token: Token,
+    fence: Option<FencingToken>,
+}
+
+impl Survey {
+    /// Loads all scripts and runs them.
+    pub(super) async fn try_scripts(&mut self, may_eval: bool) -> Result<(), BackendError> {
+        let mut may_load = true;
+        for answer in self.ask(&link::scripts()).await? {
+            let rule = Some(("+script|load", Severity::Note));
+            match self.judge(answer, rule)? {
+                Outcome::Denied => may_load = false,
+                Outcome::Failed(code) => {
+                    let command = "script|load".to_owned();
+                    self.find(Finding::CommandFails { command, code });
+                }
+                Outcome::Done(_) | Outcome::NotNow => {}
+            }
+        }
+        if !may_load && !may_eval {
+            // No script gets to the server: that is no mere cost.
+            for finding in &mut self.findings {
+                if let Finding::MissingRight { rule, severity } = finding
+                    && ["+script|load", "+eval"].contains(&&**rule)
+                {
+                    *severity = Severity::Problem;
+                }
+            }
+        }
+        // A script that is denied a command half-way would leave what it wrote before.
+        if self.findings.iter().any(is_missing_right) {
+            return Ok(());
+        }
+        // Without a clock there is no deadline to give them; that has been noted.
+        let (Some(server_us), Ok(token)) = (self.server_us, Token::draw()) else {
+            return Ok(());
+        };
+        let mut trials = Vec::new();
+        for kind in Kind::ALL {
+            let resource = Resource::probe(&self.inspector.prefix, kind, &self.instance);
+            trials.push(Trial {
+                kind,
+                resource: resource.into(),
+                token,
+                fence: None,
+            });
+        }
+        let acquires = trials
+            .iter()
+            .map(|trial| trial.acquire(server_us, self.patience()));
+        let answers = self.run_all(acquires.collect(), may_eval).await?;
+        for (trial, answer) in trials.iter_mut().zip(answers) {
+            let Some(answer) = answer else { continue };
+            match reply::acquired(&answer, LEASE).map(|reply| reply.outcome) {
+                Ok(Acquired::Held { fence, .. }) => trial.fence = Some(fence),
+                _ => self.nonsense(Script::get(trial.kind, Verb::Acquire).name.clone()),
+            }
+        }
+        // What could not be taken can't be renewed and given back; that has been noted, too.
+        trials.retain(|trial| trial.fence.is_some());
+        let renewals = trials.iter().map(Trial::renewal).collect();
+        for (trial, answer) in trials.iter().zip(self.run_all(renewals, may_eval).await?) {
+            if let Some(answer) = answer {
+                let left = reply::renewed(&answer).map(|reply| reply.outcome.1);
+                if !matches!(left.as_deref(), Ok([Renewed::Left(_)])) {
+                    self.nonsense(Script::get(trial.kind, Verb::Renew).name.clone());
+                }
+            }
+        }
+        let ends = trials.iter().map(Trial::end).collect();
+        for (trial, answer) in trials.iter().zip(self.run_all(ends, may_eval).await?) {
+            if let Some(answer) = answer {
+                let ended = reply::ended(&answer).map(|reply| reply.outcome.0);
+                if ended != Ok(Ended::Released) {
+                    self.nonsense(Script::get(trial.kind, Verb::End).name.clone());
+                }
+            }
+        }
+        let fails = |finding: &Finding| matches!(finding, Finding::ScriptFails { .. });
+        if self.findings.iter().any(fails) {
+            self.clear_up().await?;
+        }
+        Ok(())
+    }
+
+    /// Removes what a script that failed half-way may have left without an end. The keys that a tag's
+    /// gates share are theirs, and end by themselves.
+    async fn clear_up(&mut self) -> Result<(), BackendError> {
+        let mut pipeline = Pipeline::new();
+        for kind in Kind::ALL {
+            let place = Resource::probe(&self.inspector.prefix, kind, &self.instance);
+            for key in [place.main(), place.queue(), place.records()] {
+                pipeline.cmd("DEL").arg(key);
+            }
+        }
+        self.ask(&pipeline).await.map(drop)
+    }
+
+    fn nonsense(&mut self, script: String) {
+        let code = "an answer that it never gives".to_owned();
+        self.find(Finding::ScriptFails { script, code });
+    }
+
+    /// Runs scripts in one round trip, or two where the server does not know some; what each answers
+    /// that is done.
+    async fn run_all(
+        &mut self,
+        calls: Vec<Call>,
+        may_eval: bool,
+    ) -> Result<Vec<Option<Value>>, BackendError> {
+        let mut answers = Vec::with_capacity(calls.len());
+        let by_digest = self.send(&calls, false).await?;
+        for (call, answer) in calls.iter().zip(by_digest) {
+            let mut outcome = self.judge(answer, Some(("+evalsha", Severity::Problem)))?;
+            if may_eval && matches!(&outcome, Outcome::Failed(code) if code == "NOSCRIPT") {
+                let whole = self.send(std::slice::from_ref(call), true).await?;
+                let whole = whole.into_iter().next().unwrap_or(Value::Nil);
+                outcome = self.judge(whole, None)?;
+            }
+            answers.push(match outcome {
+                Outcome::Done(value) => Some(value),
+                Outcome::Failed(code) => {
+                    let script = call.script().name.clone();
+                    self.find(Finding::ScriptFails { script, code });
+                    None
+                }
+                Outcome::Denied => {
+                    // All that it runs was allowed by itself.
+                    let (script, code) = (call.script().name.clone(), "NOPERM".to_owned());
+                    self.find(Finding::ScriptFails { script, code });
+                    None
+                }
+                Outcome::NotNow => None,
+            });
+        }
+        Ok(answers)
+    }
+
+    async fn send(&mut self, calls: &[Call], whole: bool) -> Result<Vec<Value>, BackendError> {
+        let mut pipeline = Pipeline::with_capacity(calls.len());
+        for call in calls {
+            pipeline.add_command(call.command(whole, &self.instance, &mut self.names));
+        }
+        if calls.is_empty() {
+            return Ok(Vec::new());
+        }
+        self.ask(&pipeline).await
+    }
+}
+
+fn is_missing_right(finding: &Finding) -> bool {
+    matches!(finding, Finding::MissingRight { severity, .. } if *severity == Severity::Problem)
+}
+
+impl Trial {
+    fn acquire(&self, (us, seen): (u64, Instant), patience: Duration) -> Call {
+        let now = Instant::now();
+        let later = now.since(seen) + patience;
+        let latest_ms = us / 1000 + u64::try_from(later.as_millis()).unwrap_or_default();
+        let ask = Ask {
+            token: self.token,
+            resource: self.resource.clone(),
+            weight: 1,
+            limit: 1,
+            lease: LEASE,
+            latest_ms,
+            wait: Some(Duration::ZERO),
+            max_waiters: 0,
+            ticket: 0,
+            pushed: false,
+        };
+        Call {
+            sent: now,
+            body: Body::Acquire(ask),
+        }
+    }
+
+    fn renewal(&self) -> Call {
+        let lease = Extend {
+            token: self.token,
+            resource: self.resource.clone(),
+            fence: self.fence.unwrap_or(FencingToken::new(0)),
+            lease: LEASE,
+        };
+        let renew = Renew {
+            tag: self.resource.tag,
+            kind: self.kind,
+            waits: false,
+            leases: vec![lease],
+        };
+        Call {
+            sent: Instant::now(),
+            body: Body::Renew(renew),
+        }
+    }
+
+    fn end(&self) -> Call {
+        let end = End {
+            token: self.token,
+            resource: self.resource.clone(),
+            latest_ms: 0,
+        };
+        Call {
+            sent: Instant::now(),
+            body: Body::End(end),
+        }
+    }
+}

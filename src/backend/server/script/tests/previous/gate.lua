@@ -1,0 +1,86 @@
+-- One gate as a script sees it: its keys, its tag's clock, its holders.
+
+-- Reads what every operation needs, and so checks every key's type: a foreign value under one of
+-- them ends the script here, before anything is written. Returns the gate and the record of
+-- `token`, false if there is none.
+local function gate_open(main, queue, records, roster, clock, token)
+  local us, text = now()
+  local gate = {
+    main = main,
+    queue = queue,
+    records = records,
+    roster = roster,
+    clock = clock,
+    caller = instance_of(token),
+    us = us,
+    text = text,
+    ms = math.floor(us / 1000),
+    dropped = 0,
+  }
+  local fields = redis.call("HMGET", records, "L", "S", token)
+  gate.override = tonumber(fields[1])
+  gate.waiters = redis.call("ZCARD", queue)
+  holders_open(gate, fields[2])
+  local ends = redis.call("ZMSCORE", roster, gate.caller, "?" .. gate.caller, "!" .. token)
+  gate.alive, gate.suspect = tonumber(ends[1]) or 0, (tonumber(ends[2]) or 0) >= gate.ms
+  gate.ended = (tonumber(ends[3]) or 0) >= gate.ms
+  gate.drawn = clock_read(clock)
+  return gate, fields[3]
+end
+
+-- What every answer carries: what is drawn under this tag later is greater, what was drawn before is
+-- not.
+local function gate_stamp(gate)
+  return math.max(gate.drawn, gate.us)
+end
+
+-- The limit that a request is judged by: its own, unless an operator has set one for the gate.
+local function gate_limit(gate, limit)
+  return gate.override or limit
+end
+
+-- Draws the next ticket or fence, as such and as text.
+local function gate_draw(gate, lease_ms)
+  local text
+  gate.drawn, text = clock_draw(gate.clock, gate.us, gate.text, lease_ms)
+  return gate.drawn, text
+end
+
+-- Makes `token` a holder for `ms` and returns its fence, as such and as text.
+local function gate_put(gate, token, state, weight, limit, lease_ms, ms)
+  local fence, text = gate_draw(gate, lease_ms)
+  local recorded = holders_put(gate, token, weight, ms, state, text)
+  if recorded then
+    redis.call("HSET", gate.records, "S", recorded, token, record_format(state, weight, limit, lease_ms, text))
+    keep(gate.records, math.max(lease_ms, KEEP_MS))
+  else
+    -- What it was recorded with as a waiter.
+    redis.call("HDEL", gate.records, token)
+  end
+  return fence, text
+end
+
+-- Takes `token` out of the queue.
+local function gate_leave(gate, token)
+  gate.waiters = gate.waiters - redis.call("ZREM", gate.queue, token)
+end
+
+-- The caller has spoken, and listens: it is no suspect, and alive for another claim. What was said a
+-- moment ago need not be said again.
+local SAID_MS = 300
+local function gate_alive(gate)
+  if gate.suspect then
+    roster_clear(gate.roster, gate.caller)
+    gate.suspect = false
+  end
+  if gate.alive < gate.ms + CLAIM_MS - SAID_MS then
+    roster_note(gate.roster, gate.caller, CLAIM_MS, gate.ms)
+  end
+end
+
+-- Whether nobody is left to use this waiter's place: its process is gone, or its own deadline is. A
+-- later release's record tells no deadline. Also whether its process is a suspect.
+local function gate_deserted(gate, token, deadline)
+  local alive, suspect = roster_look(gate.roster, instance_of(token), gate.ms)
+  return deadline and deadline < gate.ms or not alive, suspect
+end

@@ -1,0 +1,254 @@
+//! One thing that was found, how bad it is, and what to do about it.
+
+use std::fmt;
+use std::time::Duration;
+
+/// How bad a [`Finding`] is: the worst is the least.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Severity {
+    /// The gates don't work.
+    Problem,
+    /// They work, with a risk or a cost.
+    Warning,
+    /// Worth knowing.
+    Note,
+}
+
+impl fmt::Display for Severity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Problem => "problem",
+            Self::Warning => "warning",
+            Self::Note => "note",
+        })
+    }
+}
+
+/// One thing that was found. Its `Display` says what it is, and what to do.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Finding {
+    /// The server's user lacks a right.
+    #[non_exhaustive]
+    MissingRight {
+        /// What to add to the user's ACL: `+zadd`, `~shop:*`, `&shop:inbox:*`.
+        rule: String,
+        /// How much depends on it.
+        severity: Severity,
+    },
+    /// It is a replica, which takes no writes.
+    Replica,
+    /// It is a node of a cluster, which is not supported yet.
+    Cluster,
+    /// It is older than Redis 6.2.
+    #[non_exhaustive]
+    TooOld {
+        /// Its version.
+        version: String,
+    },
+    /// It declines to write.
+    #[non_exhaustive]
+    Declines {
+        /// What it answers: `OOM`, `NOREPLICAS`, `MISCONF`.
+        code: String,
+    },
+    /// A script fails, or answers what it never answers.
+    #[non_exhaustive]
+    ScriptFails {
+        /// Which one: `mutex/acquire`.
+        script: String,
+        /// What it fails with.
+        code: String,
+    },
+    /// A request that gates need is refused for another reason than a right.
+    #[non_exhaustive]
+    CommandFails {
+        /// Which one.
+        command: String,
+        /// What it fails with.
+        code: String,
+    },
+    /// It may remove leases that are held, to make room.
+    #[non_exhaustive]
+    Evicts {
+        /// Its `maxmemory-policy`.
+        policy: String,
+    },
+    /// What is held is forgotten at a restart, in whole or in part.
+    #[non_exhaustive]
+    NotDurable {
+        /// Whether it takes snapshots, and so forgets only what came after the last; `None` where it
+        /// does not tell.
+        snapshots: Option<bool>,
+    },
+    /// It has replicas, and confirms writes that none of them has.
+    #[non_exhaustive]
+    UnconfirmedWrites {
+        /// How many.
+        replicas: u32,
+    },
+    /// It is slow to answer, as measured by the handle's `command_timeout`.
+    #[non_exhaustive]
+    Slow {
+        /// The median of a few round trips.
+        round_trip: Duration,
+        /// The setting.
+        command_timeout: Duration,
+    },
+    /// The handle has a pool and no subscriber: waiters ask again by a timer.
+    NoSubscriber,
+    /// There is no connection to the subscriber, or it refuses to subscribe.
+    #[non_exhaustive]
+    SubscriberFails {
+        /// Why.
+        cause: String,
+    },
+    /// What is published is not heard by the subscriber, which is another server.
+    Unheard,
+    /// It does not tell.
+    #[non_exhaustive]
+    Unknown {
+        /// What it does not tell.
+        what: &'static str,
+        /// By which command it would.
+        command: &'static str,
+    },
+}
+
+impl Finding {
+    /// How bad it is.
+    #[must_use]
+    pub const fn severity(&self) -> Severity {
+        match self {
+            Self::MissingRight { severity, .. } => *severity,
+            Self::Replica
+            | Self::Cluster
+            | Self::TooOld { .. }
+            | Self::Declines { .. }
+            | Self::ScriptFails { .. }
+            | Self::CommandFails { .. } => Severity::Problem,
+            Self::Evicts { .. }
+            | Self::NotDurable { .. }
+            | Self::UnconfirmedWrites { .. }
+            | Self::Slow { .. }
+            | Self::NoSubscriber
+            | Self::SubscriberFails { .. }
+            | Self::Unheard => Severity::Warning,
+            Self::Unknown { .. } => Severity::Note,
+        }
+    }
+}
+
+impl fmt::Display for Finding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::MissingRight { rule, severity } => {
+                write!(f, "the server's user lacks `{rule}`; ")?;
+                f.write_str(without(rule, *severity))?;
+                f.write_str("; see the ACL in SECURITY.md")
+            }
+            Self::Replica => f.write_str(
+                "the server is a replica and takes no writes; name the address of its master",
+            ),
+            Self::Cluster => f.write_str(
+                "the server is a node of a cluster, which is not supported yet; name one that is \
+                 none",
+            ),
+            Self::TooOld { version } => write!(
+                f,
+                "the server's version is {version}; take Redis 6.2 or later, or Valkey"
+            ),
+            Self::Declines { code } => {
+                let what = match &**code {
+                    "OOM" => "it is out of memory; raise its maxmemory, or let it hold less",
+                    "NOREPLICAS" => "too few replicas are in reach; see its min-replicas-to-write",
+                    "MISCONF" => "it can't persist its data; see its log",
+                    _ => "see its log",
+                };
+                write!(f, "the server declines to write ({code}): {what}")
+            }
+            Self::ScriptFails { script, code } => write!(
+                f,
+                "the script {script} fails ({code}); is the server Redis 6.2 or later, or Valkey, \
+                 with no command renamed?"
+            ),
+            Self::CommandFails { command, code } => write!(
+                f,
+                "the command {command} fails ({code}); is the server Redis 6.2 or later, or Valkey, \
+                 with no command renamed?"
+            ),
+            Self::Evicts { policy } => write!(
+                f,
+                "the server may evict keys that are held (maxmemory-policy {policy}); set it to \
+                 noeviction"
+            ),
+            Self::NotDurable {
+                snapshots: Some(true),
+            } => f.write_str(
+                "a restart of the server forgets what was held since its last snapshot, and gives \
+                 it anew; set appendonly yes",
+            ),
+            Self::NotDurable { snapshots: None } => f.write_str(
+                "a restart of the server forgets what was held, all of it or what came after a \
+                 snapshot, and gives it anew; set appendonly yes",
+            ),
+            Self::NotDurable {
+                snapshots: Some(false),
+            } => f.write_str(
+                "a restart of the server forgets all that was held, and gives it anew; set \
+                 appendonly yes",
+            ),
+            Self::UnconfirmedWrites { .. } => f.write_str(
+                "a failover to a replica may forget what was held, and give it anew; set \
+                 min-replicas-to-write 1",
+            ),
+            Self::Slow {
+                round_trip,
+                command_timeout,
+            } => write!(
+                f,
+                "the server takes {} ms to answer, of a command_timeout of {} ms; raise that, or \
+                 move closer",
+                round_trip.as_millis(),
+                command_timeout.as_millis()
+            ),
+            Self::NoSubscriber => f.write_str(
+                "a pool can't receive pushes, so waiters ask again every 100 to 250 ms; name its \
+                 server to `subscriber` too",
+            ),
+            Self::SubscriberFails { cause } => write!(
+                f,
+                "there is no subscription ({cause}), so waiters ask again every 100 to 250 ms; check \
+                 the subscriber's address"
+            ),
+            Self::Unheard => f.write_str(
+                "what is published is not heard, so waiters ask again every few seconds; let \
+                 `subscriber` name the pool's server, and no replica of it",
+            ),
+            Self::Unknown { what, command } => write!(
+                f,
+                "the server does not tell its {what}; let its user run {command}, or look there"
+            ),
+        }
+    }
+}
+
+/// What becomes of gates where a right is missing.
+fn without(rule: &str, severity: Severity) -> &'static str {
+    match rule {
+        "+eval" | "+script|load" if severity == Severity::Problem => {
+            "without either of `+eval` and `+script|load` no script gets to the server"
+        }
+        "+publish" | "+subscribe" => "waiters ask again every 100 to 250 ms",
+        "+ping" => "each look after a silent subscription leaves a line in its ACL LOG",
+        "+unsubscribe" => "a subscription to the channel of a key is never ended",
+        "+eval" => "calls may fail for a moment after a SCRIPT FLUSH",
+        "+script|load" => "each script is sent whole when it is first needed",
+        "+info" => "it can't be told whether the server evicts keys, persists or replicates",
+        channel if channel.starts_with('&') && channel.ends_with(":released") => {
+            "releases by other clients are found by a timer"
+        }
+        channel if channel.starts_with('&') => "waiters ask again every 100 to 250 ms",
+        _ => "gates don't work without it",
+    }
+}

@@ -1,0 +1,125 @@
+//! What people read at start-up: `texts.txt`.
+
+use std::fmt::Write as _;
+use std::time::Duration;
+
+use super::*;
+use crate::snapshot;
+
+const TEXTS: &str = "src/check/texts.txt";
+
+fn findings() -> Vec<Finding> {
+    let right = |rule: &str, severity| Finding::MissingRight {
+        rule: rule.to_owned(),
+        severity,
+    };
+    let code = || "ERR".to_owned();
+    let mut findings = vec![
+        Finding::Replica,
+        Finding::Cluster,
+        Finding::TooOld {
+            version: "6.0.16".to_owned(),
+        },
+        Finding::ScriptFails {
+            script: "mutex/acquire".to_owned(),
+            code: code(),
+        },
+        Finding::CommandFails {
+            command: "zmscore".to_owned(),
+            code: code(),
+        },
+        Finding::Evicts {
+            policy: "allkeys-lru".to_owned(),
+        },
+        Finding::UnconfirmedWrites { replicas: 2 },
+        Finding::Slow {
+            round_trip: Duration::from_micros(150_900),
+            command_timeout: Duration::from_millis(500),
+        },
+        Finding::NoSubscriber,
+        Finding::SubscriberFails {
+            cause: "connection refused".to_owned(),
+        },
+        Finding::Unheard,
+        Finding::Unknown {
+            what: "snapshots",
+            command: "CONFIG GET",
+        },
+    ];
+    for code in ["OOM", "NOREPLICAS", "MISCONF"] {
+        findings.push(Finding::Declines {
+            code: code.to_owned(),
+        });
+    }
+    for snapshots in [Some(true), Some(false), None] {
+        findings.push(Finding::NotDurable { snapshots });
+    }
+    for (rule, severity) in [
+        ("+zadd", Severity::Problem),
+        ("+evalsha", Severity::Problem),
+        ("+eval", Severity::Problem),
+        ("+script|load", Severity::Problem),
+        ("~shop:*", Severity::Problem),
+        ("+eval", Severity::Warning),
+        ("+publish", Severity::Warning),
+        ("&shop:inbox:*", Severity::Warning),
+        ("&payment:released", Severity::Warning),
+        ("+script|load", Severity::Note),
+        ("+info", Severity::Note),
+        ("+ping", Severity::Note),
+        ("+unsubscribe", Severity::Note),
+    ] {
+        findings.push(right(rule, severity));
+    }
+    findings
+}
+
+fn servers() -> Vec<Server> {
+    let whole = Server {
+        name: Some("Valkey"),
+        version: Some("9.1.2".to_owned()),
+        role: Some(Role::Master),
+        replicas: Some(2),
+        is_cluster: Some(false),
+        maxmemory: Some(100 << 20),
+        maxmemory_policy: Some("noeviction".to_owned()),
+        persistence: Some(Persistence::AppendOnly),
+        round_trip: Some(Duration::from_micros(340)),
+        clock_ahead_ms: Some(12),
+    };
+    let mut replica = whole.clone();
+    replica.role = Some(Role::Replica);
+    replica.persistence = Some(Persistence::Snapshots);
+    replica.clock_ahead_ms = Some(-12);
+    let mut node = whole.clone();
+    node.is_cluster = Some(true);
+    node.maxmemory = Some(0);
+    node.clock_ahead_ms = Some(0);
+    node.persistence = Some(Persistence::None);
+    vec![whole, replica, node, Server::default()]
+}
+
+#[test]
+fn reports_read_as_was_agreed_upon() {
+    let mut text = String::new();
+    for server in servers() {
+        let _ = writeln!(text, "{server}");
+    }
+    let report = Report::new(Server::default(), findings());
+    let _ = writeln!(text, "\n{report}\n\n{}", Report::in_memory());
+    let unfit = ConnectError::Unfit(Report::new(Server::default(), vec![Finding::Replica]));
+    let _ = writeln!(text, "\n{unfit}");
+    snapshot::assert(TEXTS, &text);
+}
+
+#[test]
+fn the_worst_stands_first_and_only_problems_make_a_server_unfit() {
+    let report = Report::new(Server::default(), findings());
+    assert!(!report.is_ok());
+    assert!(report.findings().is_sorted_by_key(Finding::severity));
+    assert!(Severity::Problem < Severity::Warning && Severity::Warning < Severity::Note);
+    let mild = findings()
+        .into_iter()
+        .filter(|finding| finding.severity() != Severity::Problem);
+    assert!(Report::new(Server::default(), mild.collect()).is_ok());
+}
