@@ -8,6 +8,8 @@
 //! failover with asynchronous replication can grant twice. Where correctness depends on it, check
 //! the [fencing token](FencingToken) at the resource.
 //!
+//! A [quota](Quota) is kept in any window as its algorithm says, and a call counts at most once.
+//!
 //! # Features
 //!
 //! - `axum`: [`Held`] as an extractor, and keys from what axum knows of a request.
