@@ -403,7 +403,7 @@ fn over_quota(report: QuotaReport) -> LockError {
 impl fmt::Debug for RateLimiter {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("RateLimiter")
-            .field("name", &self.name)
+            .field("name", self.name())
             .field("quotas", &self.quotas)
             .field("max_wait", &self.max_wait)
             .finish_non_exhaustive()

@@ -33,6 +33,7 @@ impl QuotaReport {
     }
 
     /// Each quota in the order in which they were given.
+    #[must_use]
     pub fn quotas(&self) -> impl ExactSizeIterator<Item = QuotaStatus<'_>> {
         let each = self.quotas.rules().iter().zip(&self.levels);
         each.map(|(rule, level)| QuotaStatus { rule, level })

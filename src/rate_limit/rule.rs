@@ -130,7 +130,7 @@ fn length(us: u64) -> String {
         (1_000, "ms"),
         (1, "us"),
     ];
-    let unit = UNITS.iter().find(|(unit, _)| us % unit == 0);
+    let unit = UNITS.iter().find(|(unit, _)| us.is_multiple_of(*unit));
     let (unit, name) = unit.unwrap_or(&UNITS[5]);
     format!("{}{name}", us / unit)
 }

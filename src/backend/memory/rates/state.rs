@@ -287,7 +287,7 @@ pub(crate) fn decide(kept: Option<&State>, now: u64, op: Op, cost: u32, rules: &
             booked = used_at;
             true
         }
-        Op::Check | Op::Book(_) | Op::Peek => false,
+        Op::Check | Op::Book(_) | Op::Peek | Op::Reset => false,
         Op::Refund => {
             if !pending {
                 for turn in &mut turns {
@@ -303,7 +303,6 @@ pub(crate) fn decide(kept: Option<&State>, now: u64, op: Op, cost: u32, rules: &
             }
             true
         }
-        Op::Reset => false,
     };
     let change = if writes {
         for turn in &mut turns {

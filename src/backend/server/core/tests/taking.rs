@@ -124,7 +124,7 @@ fn what_surely_did_not_run_is_sent_again_while_the_caller_is_patient() {
     let mut caller = check(&mut desk);
     let call = desk.call();
     desk.pass(499);
-    assert!(self::is_open(&mut caller));
+    assert!(is_open(&mut caller));
     desk.fail(call, busy());
     desk.pass(1);
     assert_eq!(failed(&mut caller), BackendErrorKind::ServerBusy);
@@ -152,7 +152,7 @@ fn an_urgent_caller_is_told_within_its_budget_and_at_once_in_an_outage() {
     let mut patient = check(&mut desk);
     desk.pass(50);
     assert_eq!(failed(&mut hopes), BackendErrorKind::TimedOut);
-    assert!(self::is_open(&mut patient));
+    assert!(is_open(&mut patient));
 }
 
 #[test]
