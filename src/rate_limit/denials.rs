@@ -113,3 +113,82 @@ impl Denials {
         known.entries.remove(&key.cloned());
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::backend::Level;
+    use crate::rate_limit::Quota;
+
+    fn quotas(n: u32) -> Quotas {
+        Quotas::new([Quota::per_hour(n)]).expect("in range")
+    }
+
+    fn at(ms: u64) -> Instant {
+        Instant::from_nanos(ms * 1_000_000)
+    }
+
+    fn denied(retry_ms: u64, quotas: &Quotas) -> QuotaReport {
+        let level = Level {
+            remaining: 0,
+            reset_after: Duration::from_secs(3600),
+            retry_after: Some(Duration::from_millis(retry_ms)),
+        };
+        QuotaReport::new(quotas.clone(), Box::new([level]))
+    }
+
+    /// Asked at 100 ms, answered at 110 ms.
+    fn remember(denials: &Denials, key: Option<&Key>, cost: u32, retry_ms: u64) {
+        let quotas = quotas(1);
+        let (epoch, report) = (denials.epoch(), denied(retry_ms, &quotas));
+        denials.remember(epoch, [at(100), at(110)], key, cost, &report, &quotas);
+    }
+
+    #[test]
+    fn a_denial_is_repeated_until_its_time_for_as_much_or_more() {
+        let (denials, key) = (Denials::default(), Key::from("a"));
+        remember(&denials, Some(&key), 2, 500);
+        let find = |ms, key, cost, n| denials.find(at(ms), key, cost, &quotas(n));
+        let told = find(300, Some(&key), 2, 1).expect("it is known");
+        // The time has run on since the answer.
+        assert_eq!(told.retry_after(), Some(Duration::from_millis(310)));
+        assert!(find(300, Some(&key), 3, 1).is_some());
+        assert!(find(300, Some(&key), 1, 1).is_none(), "less may fit");
+        assert!(find(300, Some(&key), 2, 5).is_none(), "other quotas");
+        assert!(find(300, None, 2, 1).is_none(), "another key");
+        // From the sending, by a clock that may differ a little.
+        assert!(find(598, Some(&key), 2, 1).is_some());
+        assert!(find(600, Some(&key), 2, 1).is_none());
+    }
+
+    #[test]
+    fn it_is_believed_for_a_second_at_most_and_not_after_something_was_freed() {
+        let denials = Denials::default();
+        remember(&denials, None, 1, 60_000);
+        assert!(denials.find(at(1_109), None, 1, &quotas(1)).is_some());
+        assert!(denials.find(at(1_110), None, 1, &quotas(1)).is_none());
+        denials.forget(None);
+        assert!(denials.find(at(200), None, 1, &quotas(1)).is_none());
+        // An answer that was under way meanwhile.
+        let epoch = denials.epoch();
+        denials.forget(None);
+        let (quotas, times) = (quotas(1), [at(100), at(110)]);
+        denials.remember(epoch, times, None, 1, &denied(500, &quotas), &quotas);
+        assert!(denials.find(at(200), None, 1, &quotas).is_none());
+    }
+
+    #[test]
+    fn no_more_are_remembered_than_may_be() {
+        let denials = Denials::default();
+        for number in 0..2 * MOST {
+            remember(&denials, Some(&Key::from(number)), 1, 500);
+        }
+        assert_eq!(denials.known().entries.len(), MOST);
+        let quotas = quotas(1);
+        let (epoch, report) = (denials.epoch(), denied(500, &quotas));
+        // Those that are over make room.
+        let (key, times) = (Key::from("late"), [at(900), at(910)]);
+        denials.remember(epoch, times, Some(&key), 1, &report, &quotas);
+        assert_eq!(denials.known().entries.len(), 1);
+    }
+}

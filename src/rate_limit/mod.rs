@@ -50,7 +50,8 @@ const LONGEST_WAIT: Duration = Duration::from_secs(24 * 60 * 60);
 /// for a second at most, and answers calls of the same key for the same or a greater cost without
 /// asking the server. What is told of a greater cost is what is known of the smaller: before then it is
 /// not worth asking. That is exact as long as nobody gives units back: a [`refund`](Self::refund) or
-/// [`reset`](Self::reset) by this limiter is seen at once, one by another process within that second.
+/// [`reset`](Self::reset) by this limiter is seen at once; one by another process, and a turn that was
+/// given back, within that second.
 /// Up to 4,096 keys are remembered.
 ///
 /// # Clocks
@@ -289,7 +290,7 @@ impl RateLimiter {
     /// The turn is booked when it is asked for, so it comes after those that were booked before, over
     /// all processes, and the caller sleeps once. Until all that were booked have come, a
     /// [`check`](Self::check) is refused, since it would overtake them. The report is as of the
-    /// booking.
+    /// booking. A turn that is booked is kept when the handle shuts down.
     ///
     /// # Errors
     ///

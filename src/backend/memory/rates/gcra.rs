@@ -52,7 +52,8 @@ impl Gcra {
     pub(super) fn debit(&mut self, when: u64, burst: u64, cost: u64) {
         let most = 2 * burst * self.interval;
         let debt = self.debt(when);
-        self.drained = when + (debt + cost * self.interval).min(debt.max(most));
+        let after = debt.saturating_add(cost.saturating_mul(self.interval));
+        self.drained = when + after.min(debt.max(most));
     }
 
     pub(super) fn refund(&mut self, cost: u64) {

@@ -57,7 +57,8 @@ fn quick(number: i64, cost: u64, rule: &Rule) -> Result<Taken, Garbled> {
     let room = interval.checked_mul(burst).ok_or(Garbled)?;
     let remaining = room.saturating_sub(debt) / interval;
     let admitted = number > 0;
-    let retry_us = (debt + cost * interval).saturating_sub(room);
+    let retry_us = debt.saturating_add(cost.saturating_mul(interval));
+    let retry_us = retry_us.saturating_sub(room);
     let level = Level {
         remaining: u32::try_from(remaining).map_err(|_| Garbled)?,
         reset_after: Duration::from_micros(debt),
@@ -122,4 +123,65 @@ fn int(item: &Value) -> Result<i64, Garbled> {
 
 fn micros(item: &Value) -> Result<Duration, Garbled> {
     int(item).and_then(unsigned).map(Duration::from_micros)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::backend::{Op, Take};
+    use crate::rate_limit::{Quota, Quotas};
+
+    fn take(quotas: usize, cost: u32) -> Take {
+        let all = vec![Quota::per_day(1); quotas];
+        Take {
+            op: Op::Check,
+            cost,
+            quotas: Quotas::new(all).expect("in range"),
+            bridge: None,
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn any_answer_is_decoded_or_refused(
+            numbers: Vec<i64>,
+            text: Vec<u8>,
+            texts in 0..3_usize,
+            quotas in 1..4_usize,
+            cost: u32,
+        ) {
+            let take = take(quotas, cost);
+            let mut items: Vec<Value> = numbers.iter().copied().map(Value::Int).collect();
+            items.resize(items.len() + texts, Value::BulkString(text));
+            let _ = taken(&Value::Array(items), &take);
+            if let Some(number) = numbers.first() {
+                let _ = taken(&Value::Int(*number), &take);
+            }
+        }
+    }
+
+    #[test]
+    fn one_number_tells_all_of_a_single_gcra() {
+        let day = Duration::from_secs(24 * 60 * 60);
+        let us = day.as_micros() as i64;
+        for (number, admitted, retry_after) in [(us, true, None), (-us, false, Some(day))] {
+            let Ok(Taken::Decided {
+                admitted: told,
+                levels,
+                ..
+            }) = taken(&Value::Int(number), &take(1, 1))
+            else {
+                panic!("{number} is an answer");
+            };
+            let level = Level {
+                remaining: 0,
+                reset_after: day,
+                retry_after,
+            };
+            assert_eq!((told, &*levels), (admitted, &[level][..]));
+        }
+        assert_eq!(taken(&Value::Int(1), &take(2, 1)), Err(Garbled));
+    }
 }
