@@ -211,5 +211,6 @@ async fn a_subject_takes_little_on_the_server() {
     fill(10_000, keys).await;
     let bytes = used(&mut server).saturating_sub(before) / u64::from(keys);
     println!("{bytes} bytes a subject");
-    assert!(bytes <= 150, "{bytes} bytes a subject");
+    // 105 on Redis 8.2, and 160 where the allocator rounds 24 bytes up to 32, as in Debian's package.
+    assert!(bytes <= 170, "{bytes} bytes a subject");
 }
