@@ -124,6 +124,12 @@ impl Refusal {
         self
     }
 
+    /// Of quotas that are no other process', and so of no use to callers.
+    pub(crate) fn without_quotas(mut self) -> Self {
+        self.quotas = None;
+        self
+    }
+
     pub(crate) const fn with_retry_after(mut self, retry_after: Option<Duration>) -> Self {
         self.retry_after = retry_after;
         self

@@ -11,6 +11,7 @@ use super::key::KeyError;
 use super::settings::LockedStatus;
 use crate::error::{LockError, RefusalKind};
 use crate::lease::LostReason;
+use crate::rate_limit::QuotaReport;
 
 /// Why a request was not let through, or not worked on to its end; see
 /// [`on_refusal`](super::MutexLayer::on_refusal).
@@ -61,7 +62,7 @@ pub enum RejectionKind {
     ShuttingDown,
     /// The place where the state lives failed.
     Unavailable,
-    /// More permits were asked for than there ever are.
+    /// More permits or units were asked for than there ever are.
     NeverFits,
     /// The request has no usable key.
     NoKey,
@@ -145,8 +146,9 @@ impl Rejection {
         }
     }
 
-    /// The gate's name, as [`Portcullis::mutex`](crate::Portcullis::mutex) or
-    /// [`semaphore`](crate::Portcullis::semaphore) was called with it. Not for callers' eyes.
+    /// The gate's name, as [`Portcullis::mutex`](crate::Portcullis::mutex),
+    /// [`semaphore`](crate::Portcullis::semaphore) or
+    /// [`rate_limiter`](crate::Portcullis::rate_limiter) was called with it. Not for callers' eyes.
     #[must_use]
     pub fn gate(&self) -> &str {
         &self.gate
@@ -184,6 +186,15 @@ impl Rejection {
         Some(whole_seconds(known.unwrap_or_default()))
     }
 
+    /// How the quotas stand, if one of them is used up and all processes count together.
+    #[must_use]
+    pub fn quotas(&self) -> Option<&QuotaReport> {
+        match &self.cause {
+            Cause::Lock(LockError::Refused(refusal)) => refusal.quotas(),
+            Cause::Lock(_) | Cause::Key(_) | Cause::Lost(_) | Cause::SetUp(_) => None,
+        }
+    }
+
     /// The `WWW-Authenticate` that a caller of unknown identity is told.
     pub(super) fn challenge(&self) -> Option<&HeaderValue> {
         match &self.cause {
@@ -215,7 +226,7 @@ impl fmt::Display for Rejection {
     }
 }
 
-fn whole_seconds(duration: Duration) -> Duration {
+pub(super) fn whole_seconds(duration: Duration) -> Duration {
     let part = u64::from(duration.subsec_nanos() > 0);
     Duration::from_secs(duration.as_secs().saturating_add(part).max(1))
 }

@@ -1,5 +1,6 @@
 //! At most so much in a time, over all processes that share a server.
 
+mod at_layer;
 mod denials;
 mod quota;
 mod report;
@@ -350,12 +351,11 @@ impl RateLimiter {
 
     /// What never fits is not asked for.
     fn fits(&self, cost: u32) -> Result<(), LockError> {
-        let enforced = self.quotas.rules().iter().filter(|rule| !rule.shadow);
-        let least = enforced.map(|rule| rule.capacity).min();
-        match least.filter(|&least| cost > least) {
-            Some(least) => Err(Refusal::costs_too_much(cost, least).into()),
-            None => Ok(()),
+        let most = self.most_at_once();
+        if cost > most {
+            return Err(Refusal::costs_too_much(cost, most).into());
         }
+        Ok(())
     }
 
     /// What frees units makes denials untrue: those that are known, and those under way.

@@ -165,7 +165,7 @@ impl Quota {
 /// # Ok(()) }
 /// ```
 #[derive(Clone, PartialEq, Eq)]
-pub struct Quotas(Arc<[Rule]>);
+pub struct Quotas(pub(super) Arc<[Rule]>);
 
 impl Quotas {
     /// Checks quotas that belong together.

@@ -85,6 +85,12 @@ impl Rule {
             shadow: quota.shadow,
         })
     }
+
+    /// From one unit to the next, if so many came in its window: as slow as may be, at most.
+    pub(super) fn interval_us(&self, limit: u32) -> u64 {
+        let window_us = u64::try_from(self.window.as_micros()).unwrap_or(u64::MAX);
+        window_us.div_ceil(u64::from(limit)).min(SLOWEST_US)
+    }
 }
 
 fn check_burst(burst: u32, interval_us: u64) -> Result<(), ConfigError> {
