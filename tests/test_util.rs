@@ -124,7 +124,7 @@ mod leases {
         let limiter = server.handle().rate_limiter("api", quota);
         let limiter = limiter.expect("in range");
         limiter.check().await.expect("admitted");
-        let begun = tokio::time::Instant::now();
+        let begun = Instant::now();
         at_last("its turn comes", limiter.until_ready())
             .await
             .expect("its turn comes");

@@ -163,6 +163,35 @@ mod tests {
     }
 
     #[test]
+    fn each_quota_has_three_numbers_and_a_turn_its_trace() {
+        let numbers = [1, 7, 3, 20, 0, 0, 50, 40].map(Value::Int);
+        let texts = [&b"found"[..], b"left"].map(|text| Value::BulkString(text.to_vec()));
+        let answer = Value::Array(numbers.into_iter().chain(texts).collect());
+        let us = Duration::from_micros;
+        let level = |remaining, reset, retry: Option<u64>| Level {
+            remaining,
+            reset_after: us(reset),
+            retry_after: retry.map(us),
+        };
+        let told = Taken::Decided {
+            admitted: true,
+            wait: us(7),
+            levels: [level(3, 20, None), level(0, 50, Some(40))].into(),
+            trace: Some(Trace {
+                before: b"found"[..].into(),
+                after: b"left"[..].into(),
+            }),
+        };
+        assert_eq!(taken(&answer, &take(2, 1)), Ok(told));
+        let never = Value::Array([0, 0, 1, 0, -1].map(Value::Int).into());
+        let told = taken(&never, &take(1, 1));
+        let Ok(Taken::Decided { levels, .. }) = told else {
+            panic!("{told:?}");
+        };
+        assert_eq!(levels[0].retry_after, Some(Duration::MAX));
+    }
+
+    #[test]
     fn one_number_tells_all_of_a_single_gcra() {
         let day = Duration::from_secs(24 * 60 * 60);
         let us = day.as_micros() as i64;
