@@ -11,6 +11,7 @@
 //! curl 'http://127.0.0.1:3000/reports?ms=500'
 //! curl 'http://127.0.0.1:3000/stream?ms=500'
 //! curl -X POST 'http://127.0.0.1:3000/accounts/4711/withdraw?ms=500'
+//! curl -i -H 'x-api-key: me' 'http://127.0.0.1:3000/api/ping'
 //! curl 'http://127.0.0.1:3000/healthz'
 //! ```
 //!
@@ -24,6 +25,8 @@
 //!
 //! With more than `CAP` requests at work, the next ones wait their turn, and are refused with 503
 //! and `Retry-After` when it does not come in time. Withdrawals from one account run one at a time.
+//! Each API key has `RATE` pings a second, and `BURST` at once; the next are refused with 429. The
+//! headers of every ping say how many are left.
 //! Stop it with Ctrl-C or SIGTERM: it finishes what it has begun.
 //!
 //! Several instances share their gates through a Redis or Valkey server that all of them name, each
@@ -44,6 +47,8 @@
 //! | `CAP` | how many reports, and how many streams, may be at work at once | 4 |
 //! | `MAX_WAIT_MS` | how long a request waits for its turn; 0: not at all | 2000 |
 //! | `TTL_MS` | how long the leases of an instance that died stay | 10000 |
+//! | `RATE` | how many pings per second an API key has, over all instances | 10 |
+//! | `BURST` | how many of them at once | 10 |
 
 use std::convert::Infallible;
 use std::env;
@@ -61,8 +66,8 @@ use axum::routing::{get, post};
 use axum::serve::ListenerExt;
 use axum::{Extension, Router};
 use futures_util::stream;
-use portcullis::layer::{NotHeld, path_param};
-use portcullis::{ConcurrencyLimitLayer, Held, MutexLayer, Portcullis};
+use portcullis::layer::{NotHeld, RateHeaders, header, path_param};
+use portcullis::{ConcurrencyLimitLayer, Held, MutexLayer, Portcullis, Quota, RateLimitLayer};
 use serde::{Deserialize, Serialize};
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
@@ -145,8 +150,14 @@ fn app(gates: &Portcullis) -> Result<Router, BoxError> {
         .key(path_param("id"))
         .max_wait(max_wait);
 
+    let rate = Quota::per_second(setting("RATE", 10)?).burst(setting("BURST", 10)?);
+    let by_api_key = RateLimitLayer::new(gates.rate_limiter("ping", rate.named("ping"))?)
+        .key(header("x-api-key"))
+        .headers(RateHeaders::default().on_success());
+
     Ok(Router::new()
         .route("/healthz", get(async || "ok"))
+        .route("/api/ping", get(ping).route_layer(by_api_key))
         .route("/reports", get(report).route_layer(capped("reports")?))
         .route("/stream", get(stream).route_layer(capped("stream")?))
         .route(
@@ -262,6 +273,10 @@ async fn report(
     let answer = Answer::begin(arrival, &held, "reports")?;
     sleep(work.time()).await;
     Ok((JSON, answer.end()))
+}
+
+async fn ping() -> impl IntoResponse {
+    (JSON, "{\"pong\":true}\n")
 }
 
 /// Holds until the last piece of its body: white space every 100 ms, then the answer, so that all

@@ -6,6 +6,8 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::rate_limit::QuotaReport;
+
 /// A setting that can't be kept, found while building.
 #[derive(Debug, Clone, thiserror::Error)]
 #[error("{field}: {problem}")]
@@ -44,11 +46,11 @@ impl ConfigError {
     }
 }
 
-/// Why a permit was not given.
+/// Why a permit was not given, or a call not admitted.
 #[derive(Debug, Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum LockError {
-    /// The normal no: somebody else holds, the queue is full, the wait ran out.
+    /// The normal no: somebody else holds, the queue is full, the wait ran out, a quota is used up.
     #[error(transparent)]
     Refused(#[from] Refusal),
     /// The place where the state lives failed, or could not be asked.
@@ -66,7 +68,9 @@ pub enum RefusalKind {
     QueueFull,
     /// The caller's `max_wait` passed.
     WaitedTooLong,
-    /// More permits were asked for than there ever are.
+    /// A quota is used up, or its next free turn comes too late.
+    OverQuota,
+    /// More was asked for than there ever is.
     NeverFits,
     /// [`Portcullis::shutdown`](crate::Portcullis::shutdown) was called on this handle.
     ShuttingDown,
@@ -78,8 +82,16 @@ pub struct Refusal {
     kind: RefusalKind,
     retry_after: Option<Duration>,
     position: Option<u64>,
-    /// Of what never fits, where it is known: how many permits were asked for, and of how many.
-    asked: Option<(u32, u32)>,
+    /// Of what never fits, where it is known: how much was asked for, and of how much.
+    asked: Option<Asked>,
+    /// Of a quota that is used up.
+    quotas: Option<Arc<QuotaReport>>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Asked {
+    Permits(u32, u32),
+    Units(u32, u32),
 }
 
 impl Refusal {
@@ -89,13 +101,33 @@ impl Refusal {
             retry_after: None,
             position: None,
             asked: None,
+            quotas: None,
         }
     }
 
-    pub(crate) const fn never_fits(weight: u32, limit: u32) -> Self {
-        let mut refusal = Self::new(RefusalKind::NeverFits);
-        refusal.asked = Some((weight, limit));
-        refusal
+    pub(crate) fn never_fits(weight: u32, limit: u32) -> Self {
+        Self {
+            asked: Some(Asked::Permits(weight, limit)),
+            ..Self::new(RefusalKind::NeverFits)
+        }
+    }
+
+    pub(crate) fn costs_too_much(cost: u32, burst: u32) -> Self {
+        Self {
+            asked: Some(Asked::Units(cost, burst)),
+            ..Self::new(RefusalKind::NeverFits)
+        }
+    }
+
+    pub(crate) fn with_quotas(mut self, quotas: QuotaReport) -> Self {
+        self.quotas = Some(Arc::new(quotas));
+        self
+    }
+
+    /// Of quotas that are no other process', and so of no use to callers.
+    pub(crate) fn without_quotas(mut self) -> Self {
+        self.quotas = None;
+        self
     }
 
     pub(crate) const fn with_retry_after(mut self, retry_after: Option<Duration>) -> Self {
@@ -115,10 +147,17 @@ impl Refusal {
     }
 
     /// The time to the end of the first lease that stands in the way, if it is known and nobody
-    /// renews or releases it before. `None` where waiting does not help or nothing is known.
+    /// renews or releases it before; of a quota the time until the call is admitted, if nobody else
+    /// uses it. `None` where waiting does not help or nothing is known.
     #[must_use]
     pub const fn retry_after(&self) -> Option<Duration> {
         self.retry_after
+    }
+
+    /// How the quotas stand, if one of them is used up.
+    #[must_use]
+    pub fn quotas(&self) -> Option<&QuotaReport> {
+        self.quotas.as_deref()
     }
 
     /// How many others waited in front, as far as the server last said.
@@ -134,11 +173,22 @@ impl fmt::Display for Refusal {
             RefusalKind::Busy => "held by others",
             RefusalKind::QueueFull => "the queue is full",
             RefusalKind::WaitedTooLong => "still held by others when the wait ran out",
-            RefusalKind::NeverFits => "asked for no permit or for more than there ever are",
+            RefusalKind::OverQuota => "over quota",
+            RefusalKind::NeverFits => match self.asked {
+                Some(Asked::Units(..)) => "costs more than there ever is",
+                Some(Asked::Permits(..)) | None => {
+                    "asked for no permit or for more than there ever are"
+                }
+            },
             RefusalKind::ShuttingDown => "shutting down",
         })?;
-        if let Some((weight, limit)) = self.asked {
-            write!(f, ": {weight} of {limit} permits")?;
+        match self.asked {
+            Some(Asked::Permits(weight, limit)) => write!(f, ": {weight} of {limit} permits")?,
+            Some(Asked::Units(cost, burst)) => write!(f, ": {cost} of {burst} units")?,
+            None => {}
+        }
+        if let Some(quotas) = &self.quotas {
+            write!(f, " `{}`", quotas.binding().name())?;
         }
         if let Some(position) = self.position.filter(|&position| position > 0) {
             write!(f, ", {position} waiting in front")?;

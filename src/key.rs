@@ -368,6 +368,45 @@ pub(crate) struct Shared {
     pub(crate) clock: Box<str>,
 }
 
+/// A name and the key of a sibling under it, escaped and joined, with the tag of the whole.
+fn path(name: &str, key: Option<&Key>) -> (Tag, String) {
+    let mut path = encode(name, MAX_PART);
+    if let Some(key) = key {
+        path.push(':');
+        path.push_str(&key.0);
+    }
+    (Tag::of_name(&path), path)
+}
+
+/// The place on the server of what one subject of a rate limiter has used: one key, under a letter
+/// that no kind of gate has.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Subject {
+    pub(crate) tag: Tag,
+    key: Box<str>,
+    /// The limiter as errors and traces name it: never the part that a request brought.
+    pub(crate) limiter: Arc<str>,
+}
+
+impl Subject {
+    const LETTER: char = 'l';
+
+    /// Of the limiter `name`, or of one of the siblings under it.
+    pub(crate) fn new(prefix: &Prefix, name: &Arc<str>, key: Option<&Key>) -> Self {
+        let (tag, path) = path(name, key);
+        let letter = Self::LETTER;
+        Self {
+            tag,
+            key: format!("{}:{{{}}}:{letter}:{path}", prefix.0, tag.text()).into_boxed_str(),
+            limiter: Arc::clone(name),
+        }
+    }
+
+    pub(crate) fn key(&self) -> &str {
+        &self.key
+    }
+}
+
 /// One gate's place on the server.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Resource {
@@ -385,12 +424,7 @@ pub(crate) struct Resource {
 impl Resource {
     /// The place of the gate `name`, or of one of the siblings under it.
     pub(crate) fn named(prefix: &Prefix, kind: Kind, name: &Arc<str>, key: Option<&Key>) -> Self {
-        let mut path = encode(name, MAX_PART);
-        if let Some(key) = key {
-            path.push(':');
-            path.push_str(&key.0);
-        }
-        let tag = Tag::of_name(&path);
+        let (tag, path) = path(name, key);
         Self::place(prefix, kind, tag, None, &path, Arc::clone(name))
     }
 
@@ -649,6 +683,15 @@ mod tests {
             let first = named(kind(one.0), &one.1, one.2.as_deref());
             let second = named(kind(other.0), &other.1, other.2.as_deref());
             let mut all: HashSet<String> = HashSet::new();
+            let subject = |of: &(bool, String, Option<String>)| {
+                let key = of.2.as_deref().map(Key::from);
+                Subject::new(&prefix(), &of.1.as_str().into(), key.as_ref())
+            };
+            let (one_subject, other_subject) = (subject(&one), subject(&other));
+            let same_names = (&one.1, &one.2) == (&other.1, &other.2);
+            prop_assert_eq!(one_subject.key() == other_subject.key(), same_names);
+            prop_assert_eq!(one_subject.tag, first.tag);
+            prop_assert!(!keys(&second).contains(&one_subject.key().to_owned()));
             let same = one == other;
             for gate in [&first, &second] {
                 all.extend(keys(gate).into_iter().take(3));

@@ -1,12 +1,14 @@
-//! The gate in your Tower: mutexes and counting semaphores that a fleet of processes shares through
-//! Redis or Valkey, waiting by push instead of polling, as Tower layers and as primitives under
-//! them.
+//! The gate in your Tower: mutexes, counting semaphores and rate limits that a fleet of processes
+//! shares through Redis or Valkey, waiting by push instead of polling, as Tower layers and as
+//! primitives under them.
 //!
 //! # Guarantees
 //!
 //! With one server: mutual exclusion while it keeps its data and its clock does not jump. A
 //! failover with asynchronous replication can grant twice. Where correctness depends on it, check
 //! the [fencing token](FencingToken) at the resource.
+//!
+//! A [quota](Quota) is kept in any window as its algorithm says, and a call counts at most once.
 //!
 //! # Features
 //!
@@ -26,6 +28,7 @@ pub mod layer;
 mod lease;
 mod mutex;
 mod portcullis;
+mod rate_limit;
 mod semaphore;
 #[cfg(test)]
 mod snapshot;
@@ -42,10 +45,11 @@ pub use self::error::{
     BackendError, BackendErrorKind, ConfigError, LockError, Refusal, RefusalKind,
 };
 pub use self::key::Key;
-pub use self::layer::{ConcurrencyLimitLayer, Held, MutexLayer};
+pub use self::layer::{ConcurrencyLimitLayer, Held, MutexLayer, RateLimitLayer};
 pub use self::lease::{LeaseMode, LeaseView, Lost, LostReason, Release, Releasing};
 pub use self::mutex::{Mutex, MutexGuard};
 pub use self::portcullis::{Builder, Portcullis};
+pub use self::rate_limit::{Quota, QuotaReport, QuotaStatus, Quotas, RateLimiter};
 pub use self::semaphore::{Semaphore, SemaphorePermit};
 pub use self::token::FencingToken;
 

@@ -13,6 +13,7 @@ use crate::check::{Check, ConnectError, Severity};
 use crate::error::ConfigError;
 use crate::key::Prefix;
 use crate::mutex::Mutex;
+use crate::rate_limit::{Quotas, RateLimiter};
 use crate::semaphore::Semaphore;
 use crate::time::Clock;
 
@@ -101,6 +102,38 @@ impl Portcullis {
     /// If the limit is 0.
     pub fn semaphore(&self, name: &str, limit: u32) -> Result<Semaphore, ConfigError> {
         Semaphore::named(Arc::clone(&self.backend), self.prefix.clone(), name, limit)
+    }
+
+    /// The rate limiter named `name`: each of its [keys](RateLimiter::keyed) is a subject that may
+    /// use so much in a time. To make it asks the server nothing, and clears nothing.
+    ///
+    /// # Errors
+    ///
+    /// If a quota is one that can't be kept; see [`Quota`](crate::Quota) for what can.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use portcullis::{Portcullis, Quota};
+    ///
+    /// # fn main() -> Result<(), portcullis::ConfigError> {
+    /// let gates = Portcullis::in_memory();
+    /// let api = gates.rate_limiter("api", Quota::per_second(100).burst(200))?;
+    /// let plan = gates.rate_limiter("plan", [Quota::per_second(10), Quota::per_day(5_000)])?;
+    /// # Ok(()) }
+    /// ```
+    pub fn rate_limiter<Q>(&self, name: &str, quotas: Q) -> Result<RateLimiter, ConfigError>
+    where
+        Q: TryInto<Quotas>,
+        ConfigError: From<Q::Error>,
+    {
+        let (backend, prefix) = (Arc::clone(&self.backend), self.prefix.clone());
+        Ok(RateLimiter::named(
+            backend,
+            prefix,
+            name,
+            quotas.try_into()?,
+        ))
     }
 
     /// Makes a handle with the defaults on the server at `url`, and [looks](Self::check) whether it

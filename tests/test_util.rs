@@ -118,6 +118,33 @@ mod leases {
     use super::*;
 
     #[tokio::test(start_paused = true)]
+    async fn quotas_come_back_and_booked_turns_come_by_the_paused_clock() {
+        let server = MemoryServer::on_tokio_time();
+        let quota = portcullis::Quota::per_hour(1);
+        let limiter = server.handle().rate_limiter("api", quota);
+        let limiter = limiter.expect("in range");
+        limiter.check().await.expect("admitted");
+        let begun = Instant::now();
+        at_last("its turn comes", limiter.until_ready())
+            .await
+            .expect("its turn comes");
+        let hour = Duration::from_secs(60 * 60);
+        let waited = begun.elapsed();
+        assert!(waited >= hour && waited <= hour + TICK, "{waited:?}");
+        let refused = refusal(limiter.check().await);
+        assert!(refused.retry_after().is_some_and(|after| after <= hour));
+        advance(hour).await;
+        limiter.check().await.expect("admitted");
+        server.outage(true);
+        assert!(
+            matches!(limiter.check().await, Err(LockError::Backend(error)) if error.is_outage())
+        );
+        server.outage(false);
+        refusal(limiter.check().await);
+        server.assert_idle();
+    }
+
+    #[tokio::test(start_paused = true)]
     async fn one_with_an_end_is_lost_exactly_then_and_its_waiter_served() {
         for (mode, length) in with_an_end() {
             let server = MemoryServer::on_tokio_time();

@@ -8,10 +8,12 @@
 //! 2. A lease's deadline in [`LeaseState`] never lies beyond the moment from which another could
 //!    hold.
 //! 3. A lease that was ended is given back, however often it takes.
+//! 4. A take is decided once: it is repeated only if it surely did not run.
 
 mod local;
 pub(crate) mod memory;
 pub(crate) mod server;
+mod take;
 mod thread;
 
 use std::fmt;
@@ -23,9 +25,10 @@ use std::time::Duration;
 
 use tokio::sync::oneshot;
 
+pub(crate) use self::take::{Booking, Level, Op, Take, Taken, Taking};
 use crate::check::Report;
 use crate::error::{BackendError, LockError};
-use crate::key::Resource;
+use crate::key::{Resource, Subject};
 use crate::lease::{Lease, LeaseMode, LeaseState, LostReason, Release};
 use crate::time::{CLAIM, Instant, Ttl};
 use crate::token::{FencingToken, Token};
@@ -34,6 +37,12 @@ use crate::token::{FencingToken, Token};
 pub(crate) trait Backend: fmt::Debug + Send + Sync {
     /// One gate's place.
     fn place(&self, resource: Resource) -> Arc<dyn Place>;
+
+    /// Takes from the quotas of one subject, looks at them or gives back to them.
+    fn take(&self, subject: &Arc<Subject>, take: Take) -> Taking;
+
+    /// Whether to ask costs more than to remember an answer.
+    fn is_remote(&self) -> bool;
 
     /// Gates of the same names in this process alone: what a layer may use in an outage.
     fn local(&self) -> &Arc<dyn Backend>;

@@ -20,6 +20,8 @@ fn refusals() -> Vec<Refusal> {
         Refusal::new(RefusalKind::WaitedTooLong).with_position(Some(0)),
         Refusal::new(RefusalKind::NeverFits),
         Refusal::never_fits(11, 10),
+        Refusal::costs_too_much(6, 5),
+        Refusal::new(RefusalKind::OverQuota).with_retry_after(soon),
         Refusal::new(RefusalKind::ShuttingDown),
     ]
 }

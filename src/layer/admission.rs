@@ -1,13 +1,14 @@
-//! The one admission behind every layer: read the key, wait at the gate, call the inner service,
-//! watch the lease.
+//! The one admission behind every layer: read the key, wait at the gate or the limiter, call the
+//! inner service, watch the lease or settle what was used.
 //!
 //! # Invariants
 //!
-//! 1. The inner service is called once, and only after the lease was granted, the request found
-//!    exempt, or its server found away by a policy that allows it.
+//! 1. The inner service is called once, and only after the lease was granted, the units were used,
+//!    the request was found exempt, or its server found away by a policy that allows it.
 //! 2. The service that is called is the one that was polled ready.
 //! 3. From its grant on, a lease has an owner that lives in the future or in what the future
 //!    returned.
+//! 4. What a request has used is given back at most once, after its service has answered or failed.
 
 use std::fmt;
 use std::future::Future;
@@ -19,23 +20,24 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http::request::Parts;
-use http::{Extensions, Response};
+use http::{Extensions, Response, response};
 use pin_project::pin_project;
 use tower_service::Service;
 
 use super::body::OnLoss;
 use super::demand::Demand;
+use super::door::{Denied, Door, Entering, Granted, Terms, Used};
 use super::held::{Held, Hold};
 use super::key::{KeyError, MakeKey};
 use super::misconfigured::Misconfigured;
 use super::problem;
+use super::rate_headers::RateHeaders;
 use super::rejection::{Busy, Cause, Rejection, RejectionKind};
 use super::settings::{HoldUntil, OnLost, OnOutage};
 use crate::backend::{Acquire, Wait};
 use crate::error::LockError;
-use crate::gate::Gate;
 use crate::key::Key;
-use crate::lease::Lease;
+use crate::rate_limit::Quotas;
 use crate::time::Instant;
 
 /// How long a request waits unless its layer or its gate says otherwise.
@@ -44,18 +46,26 @@ const DEFAULT_MAX_WAIT: Duration = Duration::from_secs(2);
 /// A closure over a request's head.
 pub(super) type OfHead<T> = Arc<dyn Fn(&Parts) -> T + Send + Sync>;
 
+/// A closure over an answer's head.
+pub(super) type OfAnswer<T> = Arc<dyn Fn(&response::Parts) -> T + Send + Sync>;
+
 /// A closure over a refusal and its answer.
 pub(super) type OnRefusal =
     Arc<dyn Fn(&Rejection, Response<Bytes>) -> Response<Bytes> + Send + Sync>;
 
-/// A gate, and how requests pass it.
+/// A gate or a limiter, and how requests pass it.
 #[derive(Clone)]
 pub(super) struct Admission {
-    gate: Gate,
+    door: Door,
     wait: Wait,
     pub(super) applies_to: Option<OfHead<bool>>,
     pub(super) key: Option<Arc<dyn MakeKey>>,
     pub(super) demand: Option<OfHead<Demand>>,
+    /// The quotas of a request, if not those of the limiter.
+    pub(super) quotas: Option<OfHead<Option<Quotas>>>,
+    /// How many of the units that a request has used are given back.
+    pub(super) refund: Option<OfAnswer<u32>>,
+    pub(super) headers: Option<RateHeaders>,
     pub(super) deadline: Option<OfHead<Option<Duration>>>,
     pub(super) hold_until: HoldUntil,
     pub(super) on_lost: OnLost,
@@ -87,8 +97,8 @@ enum Way {
 
 /// What was asked for.
 struct Asked {
-    acquire: Acquire,
-    /// The key that the request brought, if it did.
+    entering: Entering,
+    /// The key of a gate that the request brought, if it did.
     key: Option<Key>,
     weight: u32,
     wait: Wait,
@@ -99,18 +109,21 @@ struct Asked {
 }
 
 impl Admission {
-    pub(super) fn new(gate: Gate, busy: Busy, on_lost: OnLost) -> Self {
+    pub(super) fn new(door: Door, busy: Busy, on_lost: OnLost) -> Self {
         // A request that waits without end outlives its caller's patience: it gets a bound.
-        let wait = match gate.wait() {
+        let wait = match door.wait() {
             Wait::Unbounded => Wait::AtMost(DEFAULT_MAX_WAIT),
             told @ (Wait::No | Wait::AtMost(_)) => told,
         };
         Self {
-            gate,
+            door,
             wait,
             applies_to: None,
             key: None,
             demand: None,
+            quotas: None,
+            refund: None,
+            headers: None,
             deadline: None,
             hold_until: HoldUntil::default(),
             on_lost,
@@ -128,7 +141,7 @@ impl Admission {
     }
 
     pub(super) fn set_fixed_key(&mut self, key: Key) {
-        self.gate = self.gate.keyed(key);
+        self.door = self.door.keyed(key);
         self.key = None;
     }
 
@@ -141,9 +154,11 @@ impl Admission {
             way: match &mut head {
                 Some(head) => self.acquire(head),
                 None if self.speaks_http() => Err(Cause::Key(KeyError::misconfigured(
-                    "a layer made `plain()` has no HTTP to read or to answer: give it a fixed key, and no `applies_to`, `demand`, `deadline`, `on_refusal` or `grpc`",
+                    "a layer made `plain()` has no HTTP to read or to answer: give it a fixed key, and no \
+                     `applies_to`, `demand`, `cost`, `quotas`, `refund`, `headers`, `deadline`, \
+                     `on_refusal` or `grpc`",
                 ))),
-                None => self.ask(&self.gate, Demand::default(), self.wait),
+                None => self.ask(&self.door, Demand::default(), self.wait),
             },
         }
     }
@@ -158,13 +173,20 @@ impl Admission {
         }
         let keyed = match &self.key {
             Some(make_key) => match make_key.make_key(head).map_err(Cause::Key)? {
-                Some(key) => Some(self.gate.keyed(key)),
+                Some(key) => Some(self.door.keyed(key)),
                 None => return Ok(Way::Exempt),
             },
             None => None,
         };
-        let gate = keyed.as_ref().unwrap_or(&self.gate);
-        if gate.is_mutex() && Held::of(head).is_some_and(|held| held.is_at(gate)) {
+        let own = match self.quotas.as_ref().and_then(|quotas| quotas(head)) {
+            Some(quotas) => {
+                let door = keyed.as_ref().unwrap_or(&self.door);
+                Some(door.with_quotas(&quotas))
+            }
+            None => keyed,
+        };
+        let door = own.as_ref().unwrap_or(&self.door);
+        if door.is_held_by(head) {
             return Err(Cause::SetUp(
                 "the request holds this lock already, and would wait for itself; put the layer on \
                  its way once",
@@ -180,14 +202,14 @@ impl Admission {
                 "`demand` gives a limit of 0; refuse such requests before they come to the gate",
             ));
         }
-        let mut way = self.ask(gate, demand, self.wait_of(head))?;
+        let mut way = self.ask(door, demand, self.wait_of(head))?;
         if let Way::Gated(asked) = &mut way {
-            asked.key = keyed.and_then(Gate::into_key);
+            asked.key = own.and_then(Door::into_key);
         }
         Ok(way)
     }
 
-    fn ask(&self, gate: &Gate, Demand { weight, limit }: Demand, wait: Wait) -> Result<Way, Cause> {
+    fn ask(&self, door: &Door, Demand { weight, limit }: Demand, wait: Wait) -> Result<Way, Cause> {
         let bridge = match (self.on_outage, wait) {
             (OnOutage::Local(0), _) => {
                 return Err(Cause::SetUp(
@@ -201,55 +223,81 @@ impl Admission {
             }
         };
         let counts = matches!(self.on_outage, OnOutage::Local(_));
-        let mut asked = Asked {
-            acquire: Acquire::Ended,
+        let terms = Terms {
+            weight,
+            limit,
+            wait,
+            bridge: Some(bridge),
+        };
+        let asked = Asked {
+            entering: door.enter(terms),
             key: None,
             weight,
             wait,
-            since: counts.then(|| gate.now()),
+            since: counts.then(|| door.now()),
             local: false,
         };
-        match gate.acquire(weight, limit, Some(wait), Some(bridge)) {
-            Acquire::Ready(Err(error)) => self.without(gate, asked, error),
-            acquire => {
-                asked.acquire = acquire;
-                Ok(Way::Gated(asked))
+        match asked.entering {
+            Entering::Lease(Acquire::Ready(Err(error))) => {
+                let entering = Entering::Lease(Acquire::Ended);
+                self.without(door, Asked { entering, ..asked }, error)
             }
+            entering => Ok(Way::Gated(Asked { entering, ..asked })),
         }
     }
 
-    /// How a request goes on that was given no lease of `gate`.
-    fn without(&self, gate: &Gate, mut asked: Asked, error: LockError) -> Result<Way, Cause> {
-        match (&error, self.on_outage) {
+    /// How a request goes on that `door` did not let in.
+    fn without(&self, door: &Door, mut asked: Asked, error: LockError) -> Result<Way, Cause> {
+        match (error, self.on_outage) {
             (LockError::Backend(failure), OnOutage::Allow) if failure.is_outage() => {
-                tracing::debug!(gate = %gate.name(), %error, "let through ungated");
+                tracing::debug!(gate = %door.name(), error = %failure, "let through ungated");
                 Ok(Way::Ungated)
             }
             (LockError::Backend(failure), OnOutage::Local(limit))
                 if failure.is_outage() && !asked.local =>
             {
-                tracing::debug!(gate = %gate.name(), %error, "counted in this process alone");
+                let gate = door.name();
+                tracing::debug!(%gate, error = %failure, "counted in this process alone");
                 let passed = asked
                     .since
-                    .map_or(Duration::ZERO, |since| gate.now().since(since));
+                    .map_or(Duration::ZERO, |since| door.now().since(since));
                 let left = match asked.wait {
                     Wait::AtMost(wait) => Wait::at_most(wait.saturating_sub(passed)),
                     wait @ (Wait::No | Wait::Unbounded) => wait,
                 };
-                let weight = asked.weight.min(limit);
-                asked.acquire = gate.local(limit).acquire(weight, None, Some(left), None);
+                let local = door.local(limit);
+                // Of what the whole fleet has, it asked for no more.
+                asked.weight = local.at_most(asked.weight, limit);
+                asked.entering = local.enter(Terms {
+                    weight: asked.weight,
+                    limit: None,
+                    wait: left,
+                    bridge: None,
+                });
                 asked.local = true;
                 Ok(Way::Gated(asked))
             }
-            _ => Err(Cause::Lock(error)),
+            // How this process' own part stands is nothing that callers could go by.
+            (LockError::Refused(refusal), _) if asked.local => {
+                Err(Cause::Lock(refusal.without_quotas().into()))
+            }
+            (error, _) => Err(Cause::Lock(error)),
         }
     }
 
-    /// The same for one that has waited at the gate by `key`.
-    fn given_up(&self, asked: Asked, error: LockError) -> Result<Way, Cause> {
-        match asked.key.clone() {
-            Some(key) => self.without(&self.gate.keyed(key), asked, error),
-            None => self.without(&self.gate, asked, error),
+    /// The same for one that has waited at the door by `key`.
+    fn given_up(&self, asked: Asked, Denied { error, door }: Denied) -> Result<Way, Cause> {
+        match (door, asked.key.clone()) {
+            (Some(door), _) => self.without(&door, asked, error),
+            (None, Some(key)) => self.without(&self.door.keyed(key), asked, error),
+            (None, None) => self.without(&self.door, asked, error),
+        }
+    }
+
+    /// A service that failed has answered nothing that could be paid for.
+    fn settle_failure(&self, pass: &Pass) {
+        if let (Some(_), Some(used)) = (&self.refund, &pass.used) {
+            used.give_back(u32::MAX);
         }
     }
 
@@ -284,6 +332,9 @@ impl Admission {
         grpc || self.key.is_some()
             || self.applies_to.is_some()
             || self.demand.is_some()
+            || self.quotas.is_some()
+            || self.refund.is_some()
+            || self.headers.is_some()
             || self.deadline.is_some()
             || self.on_refusal.is_some()
     }
@@ -292,7 +343,7 @@ impl Admission {
 impl fmt::Debug for Admission {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Admission")
-            .field("gate", &self.gate)
+            .field("door", &self.door)
             .field("wait", &self.wait)
             .field("keyed", &self.key.is_some())
             .field("filtered", &self.applies_to.is_some())
@@ -307,9 +358,16 @@ impl fmt::Debug for Admission {
 /// Where a request shows what it holds, if it has a place for that.
 pub(super) type ExtensionsOf<Req> = fn(&mut Req) -> Option<&mut Extensions>;
 
+/// By what a request was let in: a lease that it holds, units that it has used, or neither.
+#[derive(Debug, Default)]
+pub(super) struct Pass {
+    pub(super) hold: Option<Hold>,
+    pub(super) used: Option<Used>,
+}
+
 /// How a request fared.
 pub(super) enum Outcome<T> {
-    Answered(T, Option<Hold>),
+    Answered(T, Pass),
     Rejected(Rejection),
 }
 
@@ -336,7 +394,7 @@ enum Step<S: Service<Req>, Req> {
         #[pin]
         response: S::Future,
         // Behind the inner future: given back after its drop, whatever that does.
-        hold: Option<Hold>,
+        pass: Pass,
     },
     Ended,
 }
@@ -350,42 +408,74 @@ impl<S: Service<Req>, Req> Step<S, Req> {
         mut request: Req,
         extensions: ExtensionsOf<Req>,
     ) -> Self {
-        let name = admission.gate.name();
-        let hold = match entry {
-            Entry::Held { lease, key, local } => {
-                let gate = || admission.gate.identity(key);
-                let extensions = extensions(&mut request);
-                let degraded = local.then_some(name);
-                Some(Hold::new(
-                    gate,
-                    lease,
-                    admission.on_lost,
-                    extensions,
-                    degraded,
-                ))
-            }
-            Entry::Ungated => {
-                if let Some(extensions) = extensions(&mut request) {
-                    Held::pass_ungated(extensions, name);
-                }
-                None
+        let name = admission.door.name();
+        let mut pass = Pass::default();
+        let show_ungated = |request: &mut Req| {
+            if let Some(extensions) = extensions(request) {
+                Held::pass_ungated(extensions, name);
             }
         };
+        match entry {
+            Entry::Granted {
+                granted: Granted::Lease(lease),
+                key,
+                local,
+                ..
+            } => {
+                let gate = || {
+                    admission
+                        .door
+                        .identity(key)
+                        .expect("only gates give leases")
+                };
+                let extensions = extensions(&mut request);
+                let degraded = local.then_some(name);
+                let on_lost = admission.on_lost;
+                pass.hold = Some(Hold::new(gate, lease, on_lost, extensions, degraded));
+            }
+            Entry::Granted {
+                granted: Granted::Units(limiter, report),
+                weight,
+                local,
+                ..
+            } => {
+                if local {
+                    show_ungated(&mut request);
+                }
+                pass.used = Some(Used::new(limiter, weight, report, local));
+            }
+            Entry::Ungated => show_ungated(&mut request),
+        }
         Self::Working {
             response: ready.call(request),
-            hold,
+            pass,
         }
     }
 }
 
 /// What a request comes in by.
 enum Entry {
-    Held {
-        lease: Lease,
+    Granted {
+        granted: Granted,
         key: Option<Key>,
+        weight: u32,
         local: bool,
     },
     Ungated,
+}
+
+impl Entry {
+    fn granted(granted: Granted, asked: Asked) -> Self {
+        let Asked {
+            key, weight, local, ..
+        } = asked;
+        Self::Granted {
+            granted,
+            key,
+            weight,
+            local,
+        }
+    }
 }
 
 impl<S: Service<Req> + Clone, Req> Step<S, Req> {
@@ -410,16 +500,23 @@ impl<S: Service<Req> + Clone, Req> Passage<S, Req> {
         let step = match begun.way {
             // As most are in memory, which spares them the clone.
             Ok(Way::Gated(Asked {
-                acquire: Acquire::Ready(Ok(lease)),
+                entering: Entering::Lease(Acquire::Ready(Ok(lease))),
                 key,
+                weight,
                 local,
                 ..
             })) => {
-                let entry = Entry::Held { lease, key, local };
+                let granted = Granted::Lease(lease);
+                let entry = Entry::Granted {
+                    granted,
+                    key,
+                    weight,
+                    local,
+                };
                 Step::work(admission, entry, ready, request, extensions)
             }
             Ok(Way::Gated(Asked {
-                acquire: Acquire::Ready(Err(error)),
+                entering: Entering::Lease(Acquire::Ready(Err(error))),
                 ..
             })) => Step::refuse(Cause::Lock(error), ready),
             Ok(Way::Gated(asked)) => {
@@ -434,7 +531,7 @@ impl<S: Service<Req> + Clone, Req> Passage<S, Req> {
             Ok(Way::Ungated) => Step::work(admission, Entry::Ungated, ready, request, extensions),
             Ok(Way::Exempt) => Step::Working {
                 response: ready.call(request),
-                hold: None,
+                pass: Pass::default(),
             },
             Err(cause) => Step::refuse(cause, ready),
         };
@@ -466,16 +563,32 @@ impl<S: Service<Req>, Req> Passage<S, Req> {
         None
     }
 
+    /// Gives back what the answer says is not to be paid for, and tells of the quotas in it.
+    pub(super) fn settle(&self, used: Option<&Used>, answer: &mut response::Parts) {
+        let Some(used) = used else { return };
+        if let Some(refund) = &self.admission.refund {
+            used.give_back(refund(answer));
+        }
+        let told = self.admission.headers.filter(|told| told.on_success);
+        if let (Some(told), Some(report)) = (told, used.report()) {
+            told.write(report, &mut answer.headers);
+        }
+    }
+
     /// How the request's caller is told.
     pub(super) fn answer(&self, rejection: &Rejection) -> Response<Bytes> {
         #[cfg(feature = "tonic")]
-        let answer = if self.grpc {
+        let mut answer = if self.grpc {
             super::grpc::response(rejection)
         } else {
             problem::response(rejection)
         };
         #[cfg(not(feature = "tonic"))]
-        let answer = problem::response(rejection);
+        let mut answer = problem::response(rejection);
+        if let Some(quotas) = rejection.quotas() {
+            let told = self.admission.headers.unwrap_or_default();
+            told.write(quotas, answer.headers_mut());
+        }
         match &self.admission.on_refusal {
             Some(on_refusal) => on_refusal(rejection, answer),
             None => answer,
@@ -498,15 +611,11 @@ impl<S: Service<Req>, Req> Future for Passage<S, Req> {
                     extensions,
                 } => {
                     let waiting = asked.as_mut().expect("an acquire ends once");
-                    let answer = ready!(Pin::new(&mut waiting.acquire).poll(cx));
+                    let answer = ready!(Pin::new(&mut waiting.entering).poll(cx));
                     let ended = asked.take().expect("it was polled");
                     let way = match answer {
-                        Ok(lease) => Ok(Entry::Held {
-                            lease,
-                            key: ended.key,
-                            local: ended.local,
-                        }),
-                        Err(error) => match this.admission.given_up(ended, error) {
+                        Ok(granted) => Ok(Entry::granted(granted, ended)),
+                        Err(denied) => match this.admission.given_up(ended, denied) {
                             Ok(Way::Gated(again)) => {
                                 *asked = Some(again);
                                 continue;
@@ -529,17 +638,21 @@ impl<S: Service<Req>, Req> Future for Passage<S, Req> {
                         extensions,
                     ));
                 }
-                StepProjection::Working { response, hold } => {
+                StepProjection::Working { response, pass } => {
+                    let hold = &mut pass.hold;
                     match ready!(Hold::poll_while_held(hold, cx, |cx| response.poll(cx))) {
                         Ok(answer) => {
                             // Taken also when the service failed: its caller may keep this future
                             // for long.
-                            let hold = hold.take();
+                            let pass = mem::take(pass);
                             // Ended first: what the inner future does when it is dropped is done
                             // before anybody gives the lease back.
                             step.set(Step::Ended);
+                            if answer.is_err() {
+                                this.admission.settle_failure(&pass);
+                            }
                             return Poll::Ready(
-                                answer.map(|answer| Outcome::Answered(answer, hold)),
+                                answer.map(|answer| Outcome::Answered(answer, pass)),
                             );
                         }
                         Err(reason) => break Cause::Lost(reason),
@@ -548,7 +661,7 @@ impl<S: Service<Req>, Req> Future for Passage<S, Req> {
                 StepProjection::Ended => panic!("polled after it has ended"),
             }
         };
-        let rejection = Rejection::new(this.admission.gate.name(), cause, this.admission.busy);
+        let rejection = Rejection::new(this.admission.door.name(), cause, this.admission.busy);
         match rejection.kind() {
             // The backend has warned of the loss, once for all who lost.
             RejectionKind::LeaseLost => tracing::debug!(%rejection, "request aborted"),

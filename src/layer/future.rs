@@ -13,7 +13,7 @@ use pin_project::pin_project;
 use tower_service::Service;
 
 use super::BoxError;
-use super::admission::{Admission, Begun, ExtensionsOf, Outcome, Passage};
+use super::admission::{Admission, Begun, ExtensionsOf, Outcome, Pass, Passage};
 use super::body::HeldBody;
 use super::service::{Http, Plain};
 use super::settings::HoldUntil;
@@ -61,10 +61,12 @@ where
         let mut passage = self.project().passage;
         let outcome = ready!(passage.as_mut().poll(cx))?;
         let response = match outcome {
-            Outcome::Answered(response, hold) => {
+            Outcome::Answered(response, Pass { hold, used }) => {
                 let hold = hold.filter(|_| passage.hold_until() == HoldUntil::Body);
                 let lost = passage.on_loss(&response);
-                response.map(|body| HeldBody::new(body, hold, lost))
+                let (mut head, body) = response.into_parts();
+                passage.settle(used.as_ref(), &mut head);
+                Response::from_parts(head, HeldBody::new(body, hold, lost))
             }
             Outcome::Rejected(rejection) => passage.answer(&rejection).map(HeldBody::problem),
         };

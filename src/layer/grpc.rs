@@ -29,9 +29,10 @@ pub(super) fn is_grpc(headers: &HeaderMap) -> bool {
 /// The code that gRPC's own documentation gives for such a case.
 const fn code(rejection: RejectionKind, known_caller: bool) -> Code {
     match rejection {
-        RejectionKind::AtCapacity | RejectionKind::QueueFull | RejectionKind::WaitedTooLong => {
-            Code::ResourceExhausted
-        }
+        RejectionKind::AtCapacity
+        | RejectionKind::OverQuota
+        | RejectionKind::QueueFull
+        | RejectionKind::WaitedTooLong => Code::ResourceExhausted,
         // "For example, due to a concurrency issue": the caller may try the whole again.
         RejectionKind::Locked => Code::Aborted,
         RejectionKind::LeaseLost | RejectionKind::ShuttingDown | RejectionKind::Unavailable => {

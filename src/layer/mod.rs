@@ -1,8 +1,10 @@
 //! Gates in front of services: [`MutexLayer`] lets one request through at a time,
-//! [`ConcurrencyLimitLayer`] so many, counted over all processes that share a server.
+//! [`ConcurrencyLimitLayer`] so many, and [`RateLimitLayer`] so many in a time, counted over all
+//! processes that share a server.
 //!
 //! A request waits for its turn inside the response future, is handed to the inner service when it
-//! holds, and holds until the last byte of its answer is out. Put a gate on the route that needs
+//! holds, and holds until the last byte of its answer is out; at a rate limit nothing is held, and
+//! it waits only if it is told to. Put a gate on the route that needs
 //! it; on the router only what all its routes share. Use `route_layer`, which routers and method
 //! routers have: `layer` gates what no handler answers too, so that a 404 or a 405 takes a permit,
 //! or is a 400 for want of a key.
@@ -50,6 +52,29 @@
 //! # }
 //! ```
 //!
+//! # Rate limits
+//!
+//! By default a request that is over quota is refused at once, by 429 and the time at which it would
+//! be let through if nobody else came. With a [`max_wait`](RateLimitLayer::max_wait) it books its
+//! turn, if that comes in time, and waits for it. [`cost`](RateLimitLayer::cost) and
+//! [`quotas`](RateLimitLayer::quotas) are by request, and [`refund`](RateLimitLayer::refund) gives
+//! back what its answer says is not to be paid for. One reply of the server decides, and says what
+//! is told: see [`RateHeaders`].
+//!
+//! ```
+//! # fn example(gates: portcullis::Portcullis) -> Result<(), portcullis::ConfigError> {
+//! use portcullis::layer::{RateHeaders, header};
+//! use portcullis::{Quota, RateLimitLayer};
+//!
+//! let quotas = [Quota::per_second(10).burst(20), Quota::per_day(5_000)];
+//! let layer = RateLimitLayer::new(gates.rate_limiter("api", quotas)?)
+//!     .key(header("x-api-key"))
+//!     .refund(|answer| if answer.status.is_server_error() { 1 } else { 0 })
+//!     .headers(RateHeaders::default().on_success());
+//! # let _ = layer;
+//! # Ok(()) }
+//! ```
+//!
 //! # Refusals
 //!
 //! HTTP callers get an answer, never an error: `application/problem+json` whose `type` is stable
@@ -61,17 +86,19 @@
 //! | --- | --- | --- | --- | --- |
 //! | all permits taken, not waited | 503 | estimate | `at-capacity` | `RESOURCE_EXHAUSTED` |
 //! | mutex held, not waited | 409 or [423](LockedStatus) | holder's remaining TTL | `locked` | `ABORTED` |
+//! | over quota, or its turn comes too late | 429 | time to its turn | `over-quota` | `RESOURCE_EXHAUSTED` |
 //! | as many wait as may | 503 | estimate | `queue-full` | `RESOURCE_EXHAUSTED` |
 //! | waited longer than `max_wait` | 503 | estimate | `waited-too-long` | `RESOURCE_EXHAUSTED` |
 //! | lease lost, with [`OnLost::Abort`] | 503 | 1 | `lease-lost` | `UNAVAILABLE` |
 //! | handle shutting down | 503 | 1 | `shutting-down` | `UNAVAILABLE` |
 //! | server failed, or was away with [`OnOutage::Refuse`] | 503 | 1 | `unavailable` | `UNAVAILABLE` |
-//! | no permit, or more than there ever are | 400 | none | `never-fits` | `INVALID_ARGUMENT` |
+//! | no permit, or more permits or units than there ever are | 400 | none | `never-fits` | `INVALID_ARGUMENT` |
 //! | key can't be read | 400 or 401, see [`KeyError`] | none | `no-key` | `INVALID_ARGUMENT` or `UNAUTHENTICATED` |
 //! | set up so that such a request can't pass | 503 | none | `misconfigured` | `INTERNAL` |
 //!
-//! `Retry-After` is in whole seconds, rounded up, at least 1. The estimate is the time to the first
-//! end of a lease, should nobody release before: an upper bound where requests are shorter than
+//! `Retry-After` is in whole seconds, rounded up, at least 1. Of a quota it is exact: who comes then
+//! is let through, unless others have come before. The estimate is the time to the first end of a
+//! lease, should nobody release before: an upper bound where requests are shorter than
 //! their TTL, and with the default TTL up to 10 s. Scripts of other origins may read it
 //! (`Access-Control-Expose-Headers`), if a CORS layer outside of the gate lets them read anything;
 //! one with a list of its own replaces that header, so name `retry-after` in it. Answers are not to
@@ -107,7 +134,8 @@
 //! loads its data, has no master, is out of memory, has too few replicas. [`OnOutage`] says what
 //! becomes of requests then: [`Refuse`](OnOutage::Refuse) answers 503,
 //! [`Allow`](OnOutage::Allow) lets them through as if there were no gate, and
-//! [`Local`](OnOutage::Local) counts in this process alone. A handler sees by
+//! [`Local`](OnOutage::Local) counts in this process alone. Callers are told of no quotas meanwhile.
+//! A handler sees by
 //! [`Held::is_degraded`] that it was let through so. Whatever the policy, a request is kept for its
 //! `max_wait` and the handle's [admission budget](crate::Builder::admission_budget) at most, 100 ms
 //! by default.
@@ -144,7 +172,10 @@
 //! # Several gates
 //!
 //! Order them, from the outside in, by how cheap their no is: rate limit, permits, mutex. A request
-//! takes them in that order and gives them back together. An outer permit is held while the request
+//! takes them in that order and gives them back together; of a rate limit it has used its units,
+//! also if an inner gate refuses it, unless a [`refund`](RateLimitLayer::refund) gives them back.
+//! Rate limits that stand one behind the other are asked one after the other; several quotas of one
+//! limiter are asked at once, and all or nothing is used. An outer permit is held while the request
 //! waits at an inner gate: with 10 permits outside and one lock inside, 10 requests for the same
 //! lock occupy all permits and those for other locks wait too. Where that matters, let the inner
 //! gate not wait, or raise the number of permits. All routes must take shared gates in the same
@@ -157,7 +188,8 @@
 //!
 //! # Cancel safety
 //!
-//! Dropped while it waits, a response future gives up its place in the queue. Dropped in the
+//! Dropped while it waits, a response future gives up its place in the queue; at a rate limit it
+//! gives back a turn that is the last one booked, and forfeits another. Dropped in the
 //! handler, it drops the handler and gives the lease back; so does dropping the body before its
 //! end. A client that pipelines requests is not seen to go while one of them is unread. Nothing of
 //! this needs a runtime. If the process ends at that moment the lease stays on the server until its
@@ -167,6 +199,7 @@ mod admission;
 mod body;
 mod deadline;
 mod demand;
+mod door;
 pub mod future;
 #[cfg(feature = "tonic")]
 mod grpc;
@@ -174,6 +207,8 @@ mod held;
 mod key;
 mod misconfigured;
 mod problem;
+mod rate_headers;
+mod rate_limit;
 mod rejection;
 mod service;
 mod settings;
@@ -188,6 +223,8 @@ pub use self::key::{
 };
 #[cfg(feature = "axum")]
 pub use self::key::{PathParamKey, RouteKey, path_param, route};
+pub use self::rate_headers::RateHeaders;
+pub use self::rate_limit::RateLimitLayer;
 pub use self::rejection::{Rejection, RejectionKind};
 pub use self::service::{ConcurrencyLimitLayer, Gated, Http, MutexLayer, Plain};
 pub use self::settings::{HoldUntil, LockedStatus, OnLost, OnOutage};

@@ -100,6 +100,7 @@ mod tests {
                 Some(5),
                 "at-capacity",
             ),
+            (RefusalKind::OverQuota, conflict, 429, Some(5), "over-quota"),
             (RefusalKind::QueueFull, conflict, 503, Some(5), "queue-full"),
             (
                 RefusalKind::WaitedTooLong,

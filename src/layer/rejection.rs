@@ -11,6 +11,7 @@ use super::key::KeyError;
 use super::settings::LockedStatus;
 use crate::error::{LockError, RefusalKind};
 use crate::lease::LostReason;
+use crate::rate_limit::QuotaReport;
 
 /// Why a request was not let through, or not worked on to its end; see
 /// [`on_refusal`](super::MutexLayer::on_refusal).
@@ -49,6 +50,8 @@ pub enum RejectionKind {
     AtCapacity,
     /// The mutex is held, and the request did not wait.
     Locked,
+    /// A quota is used up.
+    OverQuota,
     /// As many wait as may.
     QueueFull,
     /// The request's turn did not come within its `max_wait`.
@@ -59,7 +62,7 @@ pub enum RejectionKind {
     ShuttingDown,
     /// The place where the state lives failed.
     Unavailable,
-    /// More permits were asked for than there ever are.
+    /// More permits or units were asked for than there ever are.
     NeverFits,
     /// The request has no usable key.
     NoKey,
@@ -75,6 +78,7 @@ impl RejectionKind {
         match self {
             Self::AtCapacity => "at-capacity",
             Self::Locked => "locked",
+            Self::OverQuota => "over-quota",
             Self::QueueFull => "queue-full",
             Self::WaitedTooLong => "waited-too-long",
             Self::LeaseLost => "lease-lost",
@@ -93,6 +97,7 @@ impl RejectionKind {
         match self {
             Self::AtCapacity => "Concurrency limit reached",
             Self::Locked => "Another request is at work on this",
+            Self::OverQuota => "Too many requests",
             Self::QueueFull => "Too many requests are waiting",
             Self::WaitedTooLong => "The request's turn did not come in time",
             Self::LeaseLost => "The exclusive right to do this was lost on the way",
@@ -133,6 +138,7 @@ impl Rejection {
         match (refusal.kind(), self.busy) {
             (RefusalKind::Busy, Busy::AtCapacity) => RejectionKind::AtCapacity,
             (RefusalKind::Busy, Busy::Locked(_)) => RejectionKind::Locked,
+            (RefusalKind::OverQuota, _) => RejectionKind::OverQuota,
             (RefusalKind::QueueFull, _) => RejectionKind::QueueFull,
             (RefusalKind::WaitedTooLong, _) => RejectionKind::WaitedTooLong,
             (RefusalKind::NeverFits, _) => RejectionKind::NeverFits,
@@ -140,8 +146,9 @@ impl Rejection {
         }
     }
 
-    /// The gate's name, as [`Portcullis::mutex`](crate::Portcullis::mutex) or
-    /// [`semaphore`](crate::Portcullis::semaphore) was called with it. Not for callers' eyes.
+    /// The gate's name, as [`Portcullis::mutex`](crate::Portcullis::mutex),
+    /// [`semaphore`](crate::Portcullis::semaphore) or
+    /// [`rate_limiter`](crate::Portcullis::rate_limiter) was called with it. Not for callers' eyes.
     #[must_use]
     pub fn gate(&self) -> &str {
         &self.gate
@@ -155,6 +162,7 @@ impl Rejection {
             (RejectionKind::Locked, _) => StatusCode::CONFLICT,
             (RejectionKind::NoKey, _) if self.challenge().is_some() => StatusCode::UNAUTHORIZED,
             (RejectionKind::NoKey | RejectionKind::NeverFits, _) => StatusCode::BAD_REQUEST,
+            (RejectionKind::OverQuota, _) => StatusCode::TOO_MANY_REQUESTS,
             _ => StatusCode::SERVICE_UNAVAILABLE,
         }
     }
@@ -176,6 +184,15 @@ impl Rejection {
             Cause::Lock(_) | Cause::Key(_) | Cause::Lost(_) | Cause::SetUp(_) => None,
         };
         Some(whole_seconds(known.unwrap_or_default()))
+    }
+
+    /// How the quotas stand, if one of them is used up and all processes count together.
+    #[must_use]
+    pub fn quotas(&self) -> Option<&QuotaReport> {
+        match &self.cause {
+            Cause::Lock(LockError::Refused(refusal)) => refusal.quotas(),
+            Cause::Lock(_) | Cause::Key(_) | Cause::Lost(_) | Cause::SetUp(_) => None,
+        }
     }
 
     /// The `WWW-Authenticate` that a caller of unknown identity is told.
@@ -209,7 +226,7 @@ impl fmt::Display for Rejection {
     }
 }
 
-fn whole_seconds(duration: Duration) -> Duration {
+pub(super) fn whole_seconds(duration: Duration) -> Duration {
     let part = u64::from(duration.subsec_nanos() > 0);
     Duration::from_secs(duration.as_secs().saturating_add(part).max(1))
 }

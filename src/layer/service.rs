@@ -16,8 +16,10 @@ use super::BoxError;
 use super::admission::Admission;
 use super::body::HeldBody;
 use super::demand::Demand;
+use super::door::Door;
 use super::future::ResponseFuture;
 use super::key::MakeKey;
+use super::rate_limit::RateLimitLayer;
 use super::rejection::{Busy, Rejection};
 use super::settings::{HoldUntil, LockedStatus, OnLost, OnOutage};
 use crate::key::Key;
@@ -71,7 +73,7 @@ impl MutexLayer {
     pub fn new(mutex: Mutex) -> Self {
         let busy = Busy::Locked(LockedStatus::default());
         Self {
-            admission: Admission::new(mutex.gate, busy, OnLost::Abort),
+            admission: Admission::new(Door::Gate(mutex.gate), busy, OnLost::Abort),
             protocol: PhantomData,
         }
     }
@@ -112,7 +114,8 @@ impl ConcurrencyLimitLayer {
     ///
     /// A wait that was set on the semaphore is kept; where none was, requests wait 2 s at most.
     pub fn new(semaphore: Semaphore) -> Self {
-        let admission = Admission::new(semaphore.gate, Busy::AtCapacity, OnLost::Continue);
+        let door = Door::Gate(semaphore.gate);
+        let admission = Admission::new(door, Busy::AtCapacity, OnLost::Continue);
         Self {
             admission,
             protocol: PhantomData,
@@ -163,16 +166,10 @@ impl ConcurrencyLimitLayer {
 macro_rules! layer_settings {
     ($layer:ident) => {
         impl<P> $layer<P> {
-            /// Sets how long a request waits for its turn; zero lets it not wait at all.
+            /// Sets how long a request waits for its turn; zero lets it not wait at all. At a rate
+            /// limit it does not by default.
             pub fn max_wait(mut self, max_wait: Duration) -> Self {
                 self.admission.set_max_wait(max_wait);
-                self
-            }
-
-            /// Sets what happens to a request whose lease is lost: mutexes abort by default,
-            /// semaphores continue.
-            pub fn on_lost(mut self, on_lost: OnLost) -> Self {
-                self.admission.on_lost = on_lost;
                 self
             }
 
@@ -292,21 +289,16 @@ macro_rules! layer_settings {
                 self
             }
 
-            /// Sets how long a request holds: until its response's body has ended by default.
-            pub fn hold_until(mut self, hold_until: HoldUntil) -> Self {
-                self.admission.hold_until = hold_until;
-                self
-            }
-
             /// Makes it a layer for services whose requests are not [`http::Request`]: job runners,
             /// queues, anything.
             ///
-            /// Takes any request; holds until the response. The service fails with a [`BoxError`]:
+            /// Takes any request; a lease is held until the response. The service fails with a [`BoxError`]:
             /// the inner service's own error, or a [`LockError`](crate::LockError) or
             /// [`LostReason`](crate::LostReason) to downcast to. There is no HTTP head to read a
             /// key from, so set a fixed one afterwards. What only HTTP can mean makes every call
             /// fail with a [`KeyError`](super::KeyError), if it was set before: `key`,
-            /// `applies_to`, `demand`, `deadline`, `on_refusal` and `grpc`. Axum takes no service
+            /// `applies_to`, `demand`, `cost`, `quotas`, `refund`, `headers`, `deadline`,
+            /// `on_refusal` and `grpc`. Axum takes no service
             /// that fails, and says so by "`Infallible: From<Box<dyn Error ..>>` is not satisfied":
             /// leave `plain()` out there.
             ///
@@ -355,8 +347,34 @@ macro_rules! layer_settings {
 }
 layer_settings!(MutexLayer);
 layer_settings!(ConcurrencyLimitLayer);
+layer_settings!(RateLimitLayer);
 
-/// A service behind a gate; made by [`MutexLayer`] and [`ConcurrencyLimitLayer`].
+/// The settings of those that hold something while a request is worked on.
+macro_rules! lease_settings {
+    ($layer:ident) => {
+        impl<P> $layer<P> {
+            /// Sets what happens to a request whose lease is lost: mutexes abort by default,
+            /// semaphores continue.
+            pub fn on_lost(mut self, on_lost: OnLost) -> Self {
+                self.admission.on_lost = on_lost;
+                self
+            }
+        }
+
+        impl $layer {
+            /// Sets how long a request holds: until its response's body has ended by default.
+            pub fn hold_until(mut self, hold_until: HoldUntil) -> Self {
+                self.admission.hold_until = hold_until;
+                self
+            }
+        }
+    };
+}
+lease_settings!(MutexLayer);
+lease_settings!(ConcurrencyLimitLayer);
+
+/// A service behind a gate; made by [`MutexLayer`], [`ConcurrencyLimitLayer`] and
+/// [`RateLimitLayer`].
 ///
 /// Its clones share the gate. It is ready whenever the inner service is: requests wait in the
 /// [response future](ResponseFuture), and nothing is reserved before they are there.

@@ -48,5 +48,8 @@ pub enum OnOutage {
     /// So many are let through at once by this process, counted for each key, and the others wait
     /// here for their turn: the fleet's limit divided by the number of its processes, say. A request
     /// that asks for more permits than that takes all of them.
+    ///
+    /// Of a rate limit it is so many units in the window of its first quota, and as much less of its
+    /// other quotas, and of a burst: never more than the quotas themselves.
     Local(u32),
 }

@@ -18,6 +18,7 @@ mod drop_without_runtime;
 mod lease;
 mod mutex;
 mod names;
+mod rate_limit;
 mod semaphore;
 mod shutdown;
 
@@ -90,6 +91,24 @@ macro_rules! behaviors {
                 names {
                     keys_kinds_names_and_prefixes_do_not_meet,
                     any_text_is_a_name_and_distinct_texts_are_distinct_locks,
+                }
+                rate_limit {
+                    a_burst_is_admitted_and_what_exceeds_it_is_told_when,
+                    who_comes_back_at_the_announced_time_is_admitted,
+                    a_cost_that_never_fits_is_refused_at_once,
+                    several_quotas_admit_together_or_use_nothing,
+                    a_shadow_refuses_nothing_and_tells_what_it_would_have,
+                    changed_quotas_act_at_once_and_what_was_used_stays_used,
+                    what_is_refunded_debited_and_reset_counts,
+                    keys_and_names_do_not_meet,
+                    a_thousand_at_once_are_counted_one_by_one,
+                    who_waits_is_served_in_order_and_sleeps_once,
+                    a_turn_that_comes_too_late_is_refused_at_once_and_not_booked,
+                    a_dropped_turn_is_given_back_only_if_it_is_the_last,
+                    a_check_does_not_overtake_who_waits,
+                    exactly_what_remains_can_be_used,
+                    what_was_used_vanishes_when_it_has_come_back,
+                    a_handle_that_shuts_down_admits_nobody,
                 }
                 shutdown {
                     newcomers_and_waiters_are_refused_at_once_and_guards_live_on,

@@ -1,4 +1,4 @@
-//! Clients that know nothing of this crate, at a route that is gated: what they see is what the
+//! Clients that know nothing of this crate, at routes that are gated: what they see is what the
 //! standards say, and they try again by themselves when they are told to.
 //!
 //! They need curl and Python 3; requests is fetched into `target/`. The browser's test needs

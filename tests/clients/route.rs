@@ -1,4 +1,5 @@
-//! A route that lets one request in at a time, and notes who comes when.
+//! A route that lets one request in at a time, and one that lets ten in a second; they note who
+//! comes when.
 
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -9,7 +10,10 @@ use axum::extract::Request;
 use axum::middleware::{self, Next};
 use axum::routing::get;
 use http::Method;
-use portcullis::{ConcurrencyLimitLayer, LeaseMode, Portcullis, SemaphorePermit};
+use portcullis::layer::header;
+use portcullis::{
+    ConcurrencyLimitLayer, LeaseMode, Portcullis, Quota, RateLimitLayer, SemaphorePermit,
+};
 use tokio::net::TcpListener;
 use tower_http::cors::{Any, CorsLayer};
 
@@ -47,6 +51,8 @@ impl Route {
         let one = gates.semaphore("one", 1).and_then(|one| one.ttl(PAUSE));
         let one = one.expect("in range");
         let gate = ConcurrencyLimitLayer::new(one).max_wait(Duration::ZERO);
+        let ten = gates.rate_limiter("ten", Quota::per_second(10));
+        let limit = RateLimitLayer::new(ten.expect("in range")).key(header("x-api-key"));
         let cors = CorsLayer::new().allow_origin(Any).allow_headers(Any);
         let visits = Visits::default();
         let noted = visits.clone();
@@ -56,6 +62,7 @@ impl Route {
         });
         let app = Router::new()
             .route("/one", get(async || "in").layer(gate))
+            .route("/ten", get(async || "in").layer(limit))
             .layer(cors)
             .layer(note);
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
@@ -70,6 +77,10 @@ impl Route {
 
     pub(crate) fn url(&self) -> String {
         format!("http://{}/one", self.address)
+    }
+
+    pub(crate) fn limited_url(&self) -> String {
+        format!("http://{}/ten", self.address)
     }
 
     /// Holds it for about as long as `Retry-After` will say.

@@ -38,7 +38,7 @@ impl Example {
     pub(crate) fn start(name: &str, settings: &[(&str, &str)]) -> Self {
         let mut command = Command::new(binary(name));
         // Whoever runs the tests may have set them.
-        for setting in "REDIS_URL CAP ALL MAX_WAIT_MS TTL_MS UPSTREAM CALLS".split(' ') {
+        for setting in "REDIS_URL CAP ALL MAX_WAIT_MS TTL_MS UPSTREAM CALLS RATE BURST".split(' ') {
             command.env_remove(setting);
         }
         let mut child = command
@@ -167,10 +167,21 @@ impl Caller {
     }
 
     pub(crate) async fn ask(&self, method: Method, path: &str, tenant: Option<&str>) -> Answer {
+        let bearer = tenant.map(|tenant| format!("Bearer {tenant}"));
+        let headers: Vec<_> = bearer.iter().map(|it| ("authorization", &**it)).collect();
+        self.ask_with(method, path, &headers).await
+    }
+
+    pub(crate) async fn ask_with(
+        &self,
+        method: Method,
+        path: &str,
+        headers: &[(&str, &str)],
+    ) -> Answer {
         let uri = format!("http://{}{path}", self.address);
         let mut request = Request::builder().method(method).uri(uri);
-        if let Some(tenant) = tenant {
-            request = request.header("authorization", format!("Bearer {tenant}"));
+        for (name, value) in headers {
+            request = request.header(*name, *value);
         }
         let request = request.body(Empty::new()).expect("a valid request");
         let answered = async {

@@ -7,4 +7,6 @@ mod support;
 mod axum_per_route;
 mod example;
 mod outbound_client;
+mod rate_limit;
+mod server;
 mod websocket;

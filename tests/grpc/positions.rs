@@ -6,6 +6,7 @@ use axum::routing::get;
 use http::Request as HttpRequest;
 use http::request::Parts;
 use portcullis::layer::KeyError;
+use portcullis::{Quota, RateLimitLayer};
 use tonic::server::NamedService;
 use tonic::service::{LayerExt, Routes};
 use tonic::transport::Server;
@@ -22,8 +23,8 @@ use tower::ServiceBuilder;
 use tower::util::MapRequestLayer;
 
 use crate::fixture::{
-    Fixture, KEY, NO_WAIT, Probe, ask, bare_call, channel, grpc_request, http_request, incoming,
-    promptly, serve, serve_by_axum,
+    Fixture, KEY, LONG, NO_WAIT, Probe, ask, bare_call, channel, grpc_request, http_request,
+    incoming, promptly, serve, serve_by_axum,
 };
 
 fn reflection() -> ServerReflectionServer<impl ServerReflection> {
@@ -65,6 +66,23 @@ async fn around_a_server_it_gates_all_its_services() {
     fixture.until_idle().await;
     assert_eq!(reflect(address).await, Code::Ok);
     fixture.until_idle().await;
+}
+
+#[tokio::test]
+async fn around_a_server_a_rate_limit_counts_the_calls_of_all_its_services() {
+    let fixture = Fixture::new();
+    let (probe, _entries) = Probe::new();
+    let (address, incoming) = incoming();
+    let two = fixture.gates.rate_limiter("calls", Quota::per(2, LONG));
+    let server = Server::builder()
+        .layer(RateLimitLayer::new(two.expect("in range")).grpc())
+        .add_service(probe)
+        .add_service(reflection());
+    tokio::spawn(server.serve_with_incoming(incoming));
+    assert_eq!(check(address).await, Code::Ok);
+    assert_eq!(reflect(address).await, Code::Ok);
+    assert_eq!(check(address).await, Code::ResourceExhausted);
+    assert_eq!(reflect(address).await, Code::ResourceExhausted);
 }
 
 #[tokio::test]

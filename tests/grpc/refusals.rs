@@ -7,13 +7,13 @@ use std::time::{Duration, Instant};
 use http::HeaderValue;
 use http::request::Parts;
 use portcullis::layer::{Demand, KeyError, OnOutage};
-use portcullis::{ConcurrencyLimitLayer, MutexLayer, Portcullis};
+use portcullis::{ConcurrencyLimitLayer, MutexLayer, Portcullis, Quota, RateLimitLayer};
 use tonic::service::{LayerExt, Routes};
 use tonic::{Code, Status};
 
 use crate::fixture::{
-    Fixture, GatedService, KEY, LONG, NO_WAIT, Probe, WITHDRAW, ask, assert_discreet, bare_call,
-    http_request, promptly, retry_after, serve, serve_probe, serving,
+    Fixture, GatedService, KEY, LONG, NO_WAIT, Probe, REPORTS, WITHDRAW, ask, assert_discreet,
+    bare_call, http_request, promptly, retry_after, serve, serve_probe, serving,
 };
 
 /// The status that a call behind `layer` ends with, before it reaches the service.
@@ -90,6 +90,39 @@ async fn a_full_queue_is_resource_exhausted() {
     assert_eq!(status.message(), "Too many requests are waiting");
     assert!(retry_after(&status).is_some());
     waiter.abort();
+}
+
+#[tokio::test]
+async fn what_is_over_quota_is_resource_exhausted_until_a_unit_comes_back() {
+    let fixture = Fixture::new();
+    let twice = fixture.gates.rate_limiter(REPORTS, Quota::per(2, LONG));
+    let twice = twice.expect("in range");
+    let layer = RateLimitLayer::new(twice.clone()).grpc();
+    twice.check_n(2).await.expect("both are there");
+    let status = refused(&layer).await;
+    assert_eq!(status.code(), Code::ResourceExhausted);
+    assert_eq!(status.message(), "Too many requests");
+    // Half of the period.
+    let seconds = retry_after(&status).expect("later it may pass").as_secs();
+    assert!((290..=300).contains(&seconds), "{seconds}");
+    let told = status
+        .metadata()
+        .get("ratelimit")
+        .expect("told as to others");
+    assert!(
+        told.to_str().is_ok_and(|told| told.contains(";r=0;t=")),
+        "{told:?}"
+    );
+
+    let never = refused(&layer.clone().cost(|_| 3)).await;
+    assert_eq!(never.code(), Code::InvalidArgument);
+    assert_eq!(retry_after(&never), None);
+
+    fixture.memory.outage(true);
+    let away = refused(&layer).await;
+    assert_eq!(away.code(), Code::Unavailable);
+    assert_eq!(retry_after(&away), Some(Duration::from_secs(1)));
+    assert!(away.metadata().get("ratelimit").is_none());
 }
 
 #[tokio::test]

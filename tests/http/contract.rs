@@ -15,7 +15,10 @@ use futures_util::future::join_all;
 use http::{Request, Response, StatusCode};
 use portcullis::layer::BoxError;
 use portcullis::test_util::MemoryServer;
-use portcullis::{ConcurrencyLimitLayer, LockError, Mutex, MutexLayer, Portcullis, Semaphore};
+use portcullis::{
+    ConcurrencyLimitLayer, LockError, Mutex, MutexLayer, Portcullis, Quota, RateLimitLayer,
+    Semaphore,
+};
 use tokio::task::yield_now;
 use tower::buffer::BufferLayer;
 use tower::limit::ConcurrencyLimitLayer as LocalLimitLayer;
@@ -214,6 +217,15 @@ async fn one_service_called_again_and_again_polls_its_inner_service_ready_each_t
             .expect("the probe does not fail");
         assert_eq!(probe.calls(), calls);
     }
+    let limiter = place.gates().rate_limiter("api", Quota::per_second(1_000));
+    let probe = Probe::answering(Pieces::empty);
+    let mut limited = RateLimitLayer::new(limiter.expect("in range")).layer(probe.clone());
+    for calls in 1..=5 {
+        let ready = limited.ready().await.expect("always ready");
+        let answer = ready.call(request()).await;
+        assert_eq!(answer.expect("an answer").status(), StatusCode::OK);
+        assert_eq!(probe.calls(), calls);
+    }
 }
 
 async fn being_ready_reserves_nothing<P: Place>() {
@@ -232,6 +244,14 @@ async fn being_ready_reserves_nothing<P: Place>() {
         .acquire_many(3)
         .await;
     drop(all.expect("ready services hold nothing"));
+
+    let two = place.gates().rate_limiter("api", Quota::per(2, LONG_TTL));
+    let two = two.expect("in range");
+    let limited = RateLimitLayer::new(two.clone()).layer(Probe::answering(Pieces::empty));
+    for _ in 0..10 {
+        limited.clone().ready().await.expect("always ready");
+    }
+    assert_eq!(two.peek().await.expect("in time").remaining(), 2);
 }
 
 async fn a_hundred_clones_share_one_limit<P: Place>() {

@@ -13,6 +13,7 @@ mod lost;
 mod outage;
 mod plain;
 mod positions;
+mod rate_limit;
 mod recovery;
 mod refusals;
 mod settings;

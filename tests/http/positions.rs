@@ -18,9 +18,9 @@ use http_body_util::{BodyExt, Full};
 use portcullis::layer::future::ResponseFuture;
 use portcullis::layer::{
     BoxError, Demand, Gated, HeldBody, HoldUntil, Http, Kept, KeyError, LockedStatus, MakeKey,
-    NotHeld, OnLost, Plain, Rejection, RejectionKind,
+    NotHeld, OnLost, Plain, RateHeaders, Rejection, RejectionKind,
 };
-use portcullis::{ConcurrencyLimitLayer, Held, MutexLayer, Portcullis};
+use portcullis::{ConcurrencyLimitLayer, Held, MutexLayer, Portcullis, Quota, RateLimitLayer};
 use tokio::net::{TcpListener, TcpStream};
 use tower::buffer::BufferLayer;
 use tower::limit::ConcurrencyLimitLayer as LocalLimitLayer;
@@ -100,6 +100,81 @@ async fn a_gate_fits_every_place_of_axum() {
         .layer(TimeoutLayer::new(Duration::from_secs(5)))
         .layer(layer.clone());
     assert_gated(&fixture, routes().layer(with_errors)).await;
+}
+
+/// 200 once, and then 429, behind a rate limit of its own.
+async fn assert_limited<S, B>(
+    fixture: &Fixture,
+    name: &str,
+    build: impl FnOnce(RateLimitLayer) -> S,
+) where
+    S: Service<Request<Body>, Response = Response<B>, Error: Into<BoxError>> + Clone,
+{
+    let one = Quota::per(1, Duration::from_secs(600));
+    let limiter = fixture.gates.rate_limiter(name, one).expect("in range");
+    let service = build(RateLimitLayer::new(limiter));
+    for expected in [StatusCode::OK, StatusCode::TOO_MANY_REQUESTS] {
+        let request = Request::get("/").body(Body::empty()).expect("a path");
+        let response = service.clone().oneshot(request).await;
+        let response = response.map_err(Into::into).expect("an answer");
+        assert_eq!(response.status(), expected, "{name}");
+    }
+}
+
+#[tokio::test]
+async fn a_rate_limit_fits_every_place_of_axum_and_of_towers_stacks() {
+    let fixture = &Fixture::new();
+    let handler = async || "in";
+    let routes = || Router::new().route("/", get(handler));
+    assert_limited(fixture, "layer", |limit| routes().layer(limit)).await;
+    assert_limited(fixture, "route layer", |limit| routes().route_layer(limit)).await;
+    assert_limited(fixture, "method", |limit| {
+        Router::new().route("/", get(handler).layer(limit))
+    })
+    .await;
+    assert_limited(fixture, "handler", |limit| {
+        Router::new().route("/", get(handler.layer(limit)))
+    })
+    .await;
+    assert_limited(fixture, "service", |limit| {
+        Router::new().route_service("/", limit.layer(routes()))
+    })
+    .await;
+    assert_limited(fixture, "fallback", |limit| {
+        Router::new().fallback_service(limit.layer(routes()))
+    })
+    .await;
+    assert_limited(fixture, "boxed", |limit| {
+        BoxCloneSyncService::new(limit.layer(routes()))
+    })
+    .await;
+    assert_limited(fixture, "under", |limit| {
+        ServiceBuilder::new()
+            .layer(BufferLayer::new(8))
+            .layer(LoadShedLayer::new())
+            .layer(LocalLimitLayer::new(8))
+            .layer(TimeoutLayer::new(Duration::from_secs(5)))
+            .layer(limit)
+            .service(routes())
+    })
+    .await;
+    assert_limited(fixture, "over", |limit| {
+        ServiceBuilder::new()
+            .layer(limit)
+            .layer(BufferLayer::new(8))
+            .layer(LoadShedLayer::new())
+            .layer(LocalLimitLayer::new(8))
+            .layer(TimeoutLayer::new(Duration::from_secs(5)))
+            .service(routes())
+    })
+    .await;
+    // In the order that the docs tell: rate, permits, lock.
+    assert_limited(fixture, "three gates", |limit| {
+        let permits = ConcurrencyLimitLayer::new(fixture.semaphore(2));
+        let lock = MutexLayer::new(fixture.mutex());
+        (limit, permits, lock).layer(routes())
+    })
+    .await;
 }
 
 #[tokio::test]
@@ -320,6 +395,9 @@ fn layers_services_and_futures_are_what_spawning_and_sharing_ask_for() {
     cloned::<MutexLayer<Plain>>();
     cloned::<ConcurrencyLimitLayer>();
     cloned::<ConcurrencyLimitLayer<Plain>>();
+    cloned::<RateLimitLayer>();
+    cloned::<RateLimitLayer<Plain>>();
+    cloned::<RateHeaders>();
     cloned::<Gated<Inner>>();
     cloned::<Gated<Inner, Plain>>();
     cloned::<Http>();

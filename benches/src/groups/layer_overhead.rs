@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 use axum::Router;
 use axum::routing::{MethodRouter, get};
 use http::request::Parts;
-use portcullis::layer::KeyError;
-use portcullis::{ConcurrencyLimitLayer, MutexLayer, Portcullis};
+use portcullis::layer::{KeyError, RateHeaders};
+use portcullis::{ConcurrencyLimitLayer, MutexLayer, Portcullis, Quota, RateLimitLayer};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
@@ -66,6 +66,7 @@ const fn layer(name: &'static str, path: &'static str, targets: &'static [f64]) 
 const NONE: Compared = layer("no layer", "none", &[]);
 const TOWER: Compared = layer("tower's limit", "tower", &[]);
 const LOCKS: Compared = layer("mutex in memory, key per connection", "locks", &[]);
+const RATE: Compared = layer("rate limit in memory, key per connection", "rate", &[]);
 const SERVER_LOCKS: Compared = layer("mutex on Redis, key per connection", "server-locks", &[]);
 
 const REGIMES: [Regime; 3] = [
@@ -77,10 +78,17 @@ const REGIMES: [Regime; 3] = [
             TOWER,
             layer("semaphore in memory", "permits", &[0.85]),
             LOCKS,
+            RATE,
+            layer("rate limit in memory, with headers", "rate-told", &[]),
             // A permit is given back in the background, and so this one row is both: what was asked
             // of any semaphore, and of one with that.
             layer("semaphore on Redis", "server-permits", &[0.30, 0.38]),
             SERVER_LOCKS,
+            layer(
+                "rate limit on Redis, key per connection",
+                "server-rate",
+                &[0.40],
+            ),
         ],
     },
     // One thread only holds for several requests at once if they let each other run.
@@ -286,6 +294,9 @@ fn routes(path: &str, handler: &MethodRouter, [memory, server]: &[Portcullis; 2]
             handler.clone().layer(permits(server, "many", MANY)),
         ),
         ("server-locks", handler.clone().layer(locks(server))),
+        ("rate", handler.clone().layer(rate(memory))),
+        ("rate-told", handler.clone().layer(told(rate(memory)))),
+        ("server-rate", handler.clone().layer(rate(server))),
     ];
     behind.into_iter().fold(Router::new(), |router, (end, on)| {
         router.route(&format!("/{path}/{end}"), on)
@@ -297,11 +308,24 @@ fn permits(gates: &Portcullis, name: &str, limit: u32) -> ConcurrencyLimitLayer 
 }
 
 fn locks(gates: &Portcullis) -> MutexLayer {
-    MutexLayer::new(gates.mutex("locks")).key(|parts: &Parts| {
-        let account = parts.headers.get("x-account");
-        let account = account.and_then(|account| account.to_str().ok());
-        account
-            .map(str::to_owned)
-            .ok_or(KeyError::missing("header x-account"))
-    })
+    MutexLayer::new(gates.mutex("locks")).key(account)
+}
+
+/// A quota that no connection uses up.
+fn rate(gates: &Portcullis) -> RateLimitLayer {
+    let quota = Quota::per_second(10_000).burst(1_000_000_000);
+    let limiter = gates.rate_limiter("rate", quota);
+    RateLimitLayer::new(limiter.expect("a quota in range")).key(account)
+}
+
+fn told(layer: RateLimitLayer) -> RateLimitLayer {
+    layer.headers(RateHeaders::default().on_success())
+}
+
+fn account(parts: &Parts) -> Result<String, KeyError> {
+    let account = parts.headers.get("x-account");
+    let account = account.and_then(|account| account.to_str().ok());
+    account
+        .map(str::to_owned)
+        .ok_or(KeyError::missing("header x-account"))
 }

@@ -10,6 +10,7 @@ mod ledger;
 mod news;
 mod process;
 mod queue;
+pub(crate) mod rates;
 mod sites;
 #[cfg(test)]
 mod tests;
@@ -27,11 +28,14 @@ use self::ledger::{Entered, unreachable};
 #[cfg(feature = "test-util")]
 use self::news::News;
 use self::process::Process;
+use self::rates::Rates;
 use self::sites::{Site, Sites};
 use super::local::Local;
-use super::{Acquire, Backend, Place, ReleaseAnswer, ShutdownReport, Terms, Waiting};
+use super::{
+    Acquire, Backend, Booking, Place, ReleaseAnswer, ShutdownReport, Take, Taking, Terms, Waiting,
+};
 use crate::error::{Refusal, RefusalKind};
-use crate::key::Resource;
+use crate::key::{Resource, Subject};
 use crate::lease::{Lease, LeaseState, Release};
 use crate::time::{Clock, Instant, Ttl};
 use crate::token::{FencingToken, Token};
@@ -39,6 +43,7 @@ use crate::token::{FencingToken, Token};
 /// What several handles of this process share, as processes share a server.
 pub(crate) struct Memory {
     sites: Sites,
+    rates: Rates,
     clock: Clock,
     keeper: Keeper,
     /// Whether it plays a server that can't be reached.
@@ -49,6 +54,7 @@ impl Memory {
     pub(crate) fn new(clock: Clock) -> Arc<Self> {
         Arc::new(Self {
             sites: Sites::new(),
+            rates: Rates::new(),
             clock,
             keeper: Keeper::new(),
             out: AtomicBool::new(false),
@@ -138,6 +144,27 @@ impl Backend for MemoryBackend {
             memory: Arc::clone(&self.memory),
             process: Arc::clone(&self.process),
         })
+    }
+
+    fn take(&self, subject: &Arc<Subject>, take: Take) -> Taking {
+        if self.process.is_closed() {
+            return Taking::Ready(Err(Refusal::new(RefusalKind::ShuttingDown).into()));
+        }
+        if self.memory.is_out() {
+            return Taking::Ready(Err(unreachable(take.op.doing(), &subject.limiter).into()));
+        }
+        let (memory, booked) = (Arc::clone(&self.memory), Arc::clone(subject));
+        let unbook = |booking: Box<rates::Unbook>| {
+            Booking::new(move || {
+                memory.rates.unbook(&memory.clock, booked.key(), *booking);
+            })
+        };
+        let (rates, clock) = (&self.memory.rates, &self.memory.clock);
+        Taking::Ready(Ok(rates.take(clock, subject.key(), &take, unbook)))
+    }
+
+    fn is_remote(&self) -> bool {
+        false
     }
 
     fn local(&self) -> &Arc<dyn Backend> {

@@ -6,9 +6,11 @@ use std::time::Duration;
 
 use redis::Cmd;
 
+use super::reply::Trace;
 use super::script::{Script, Verb};
-use crate::backend::Terms;
-use crate::key::{Kind, Prefix, Resource, Shared, Tag};
+use crate::backend::{self, Op, Terms};
+use crate::key::{Kind, Prefix, Resource, Shared, Subject, Tag};
+use crate::rate_limit::{Id, Method};
 use crate::time::Instant;
 use crate::token::{FencingToken, Instance, Token};
 
@@ -35,6 +37,8 @@ pub(super) enum Body {
     Acquire(Ask),
     End(End),
     Renew(Renew),
+    Take(Take),
+    Unbook(Unbook),
 }
 
 #[derive(Debug)]
@@ -80,12 +84,30 @@ pub(super) struct Extend {
     pub(super) lease: Duration,
 }
 
+/// A call at the quotas of a subject.
+#[derive(Debug)]
+pub(super) struct Take {
+    /// Whose it is in this process.
+    pub(super) id: u64,
+    pub(super) subject: Arc<Subject>,
+    pub(super) take: backend::Take,
+}
+
+/// Gives a booking back.
+#[derive(Debug, Clone)]
+pub(super) struct Unbook {
+    pub(super) subject: Arc<Subject>,
+    pub(super) trace: Trace,
+}
+
 impl Call {
     pub(super) fn tag(&self) -> Tag {
         match &self.body {
             Body::Acquire(ask) => ask.resource.tag,
             Body::End(end) => end.resource.tag,
             Body::Renew(renew) => renew.tag,
+            Body::Take(take) => take.subject.tag,
+            Body::Unbook(unbook) => unbook.subject.tag,
         }
     }
 
@@ -94,6 +116,7 @@ impl Call {
             Body::Acquire(ask) => Script::get(ask.resource.kind, Verb::Acquire),
             Body::End(end) => Script::get(end.resource.kind, Verb::End),
             Body::Renew(renew) => Script::get(renew.kind, Verb::Renew),
+            Body::Take(_) | Body::Unbook(_) => Script::take(),
         }
     }
 
@@ -142,6 +165,14 @@ impl Call {
                         .arg(millis(lease.lease));
                 }
             }
+            Body::Take(take) => {
+                cmd.arg(1).arg(take.subject.key());
+                take_arguments(&mut cmd, &take.take);
+            }
+            Body::Unbook(Unbook { subject, trace }) => {
+                cmd.arg(1).arg(subject.key()).arg("u").arg(0);
+                cmd.arg(&*trace.before).arg(&*trace.after);
+            }
         }
         cmd
     }
@@ -173,6 +204,36 @@ impl Names {
     fn of(&mut self, tag: Tag) -> &Shared {
         let shared = self.shared.entry(tag);
         shared.or_insert_with(|| self.prefix.shared(tag))
+    }
+}
+
+/// As `rate/take.lua` lists them.
+pub(super) fn take_arguments(cmd: &mut Cmd, take: &backend::Take) {
+    let (op, max_wait) = match take.op {
+        Op::Check => ("c", Duration::ZERO),
+        Op::Peek => ("p", Duration::ZERO),
+        Op::Book(max_wait) => ("b", max_wait),
+        Op::Refund => ("r", Duration::ZERO),
+        Op::Debit => ("d", Duration::ZERO),
+        Op::Reset => ("x", Duration::ZERO),
+    };
+    cmd.arg(op)
+        .arg(take.cost)
+        .arg(u64::try_from(max_wait.as_micros()).unwrap_or(u64::MAX));
+    for rule in take.quotas.rules() {
+        match &rule.id {
+            Id::Place(place) => cmd.arg(*place),
+            Id::Name(name) => cmd.arg(&**name),
+        };
+        let method = match rule.method {
+            Method::Gcra => "g",
+            Method::Sliding => "s",
+            Method::Strict => "l",
+        };
+        cmd.arg(method)
+            .arg(u8::from(rule.shadow))
+            .arg(rule.scale_us)
+            .arg(rule.capacity);
     }
 }
 

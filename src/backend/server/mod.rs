@@ -28,15 +28,16 @@ use tokio::sync::oneshot;
 
 use self::call::Request;
 use self::check::{Inspector, Look};
-use self::core::{Command, Core};
+use self::core::{Asked, Command, Core};
 use self::driver::Driver;
 pub(crate) use self::link::Origin;
 use super::local::Local;
 use super::{
-    Acquire, Backend, CheckAnswer, Place, ReleaseAnswer, ShutdownReport, Terms, Waiting, thread,
+    Acquire, Backend, CheckAnswer, Place, ReleaseAnswer, ShutdownReport, Take, Taking, Terms,
+    Waiting, thread,
 };
 use crate::error::{BackendError, BackendErrorKind, ConfigError};
-use crate::key::{Prefix, Resource};
+use crate::key::{Prefix, Resource, Subject};
 use crate::time::Clock;
 use crate::token::{Instance, Token};
 
@@ -144,6 +145,24 @@ impl Backend for ServerBackend {
             commands: self.commands.clone(),
             resource: Arc::new(resource),
         })
+    }
+
+    fn take(&self, subject: &Arc<Subject>, take: Take) -> Taking {
+        let (sender, answer) = oneshot::channel();
+        // Fails as the backend's own sending does.
+        let _ = self.commands.send(Command::Take {
+            take: Box::new(Asked {
+                subject: Arc::clone(subject),
+                take,
+                commands: self.commands.clone(),
+            }),
+            answer: sender,
+        });
+        Taking::Waiting(answer)
+    }
+
+    fn is_remote(&self) -> bool {
+        true
     }
 
     fn local(&self) -> &Arc<dyn Backend> {

@@ -1,12 +1,14 @@
 //! What the scripts, the pushes and the errors of a server say.
 
 pub(crate) mod failure;
+mod taken;
 
 use std::time::Duration;
 
 use redis::Value;
 
 pub(crate) use self::failure::Failure;
+pub(crate) use self::taken::{Taken, Trace, taken};
 use crate::token::{FencingToken, Instance, Token};
 
 /// The first number of each answer of `acquire` and `end`, by name as in the scripts.

@@ -55,6 +55,17 @@ const HAND_OFF: &str = concat!(
     include_str!("../../lua/lib/grant.lua")
 );
 
+/// All of the script for rates but the clock.
+const RATE: &str = concat!(
+    include_str!("../../lua/lib/number.lua"),
+    include_str!("../../lua/rate/quick.lua"),
+    include_str!("../../lua/rate/gcra.lua"),
+    include_str!("../../lua/rate/sliding.lua"),
+    include_str!("../../lua/rate/strict.lua"),
+    include_str!("../../lua/rate/state.lua"),
+    include_str!("../../lua/rate/take.lua"),
+);
+
 /// What answers where nobody else wants the gate, before the rest of the script is even defined: a
 /// function costs as much as a command, whether it is called or not.
 const fn quick(kind: Kind, verb: Verb) -> &'static str {
@@ -77,7 +88,7 @@ const fn quickest(kind: Kind, verb: Verb) -> &'static str {
     }
 }
 
-/// One script for one kind of gate.
+/// One script: for one kind of gate, or for all quotas.
 pub(crate) struct Script {
     pub(crate) name: String,
     pub(crate) code: String,
@@ -108,24 +119,34 @@ impl Script {
             HAND_OFF,
             verb.body(),
         ];
-        let code = code.concat();
+        Self::of(format!("{place}/{}", verb.name()), code.concat())
+    }
+
+    fn of_rates(now: &str) -> Self {
+        Self::of("rate/take".to_owned(), [now, RATE].concat())
+    }
+
+    fn of(name: String, code: String) -> Self {
         let sha = redis::Script::new(&code).get_hash().to_owned();
-        Self {
-            name: format!("{place}/{}", verb.name()),
-            code,
-            sha,
-        }
+        Self { name, code, sha }
     }
 
     pub(crate) fn get(kind: Kind, verb: Verb) -> &'static Self {
         &SCRIPTS[kind as usize * Verb::ALL.len() + verb as usize]
     }
 
+    /// The one for rates.
+    pub(crate) fn take() -> &'static Self {
+        &TAKE
+    }
+
     /// Every script, to load them.
-    pub(crate) fn all() -> &'static [Self] {
-        &SCRIPTS
+    pub(crate) fn all() -> impl Iterator<Item = &'static Self> {
+        SCRIPTS.iter().chain([Self::take()])
     }
 }
+
+static TAKE: LazyLock<Script> = LazyLock::new(|| Script::of_rates(NOW));
 
 static SCRIPTS: LazyLock<Vec<Script>> = LazyLock::new(|| {
     Kind::ALL

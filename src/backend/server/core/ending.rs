@@ -161,7 +161,8 @@ impl Core {
             }
             Err(failure) => {
                 if !matches!(failure, Failure::NotSent) {
-                    ending.retry_at = now.after(retry_in(ending.attempts, token));
+                    ending.retry_at =
+                        now.after(retry_in(ending.attempts, token.jitter(ending.attempts)));
                     ending.attempts += 1;
                     ending.unsure |= matches!(failure, Failure::Unknown(_));
                 }

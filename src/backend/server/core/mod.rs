@@ -23,6 +23,7 @@ mod outage;
 mod shutdown;
 mod speaking;
 mod stamps;
+mod taking;
 #[cfg(test)]
 mod tests;
 mod timers;
@@ -39,6 +40,8 @@ use self::holding::Holder;
 use self::outage::Breaker;
 use self::shutdown::Shutdown;
 use self::speaking::TagState;
+pub(super) use self::taking::Asked;
+use self::taking::Taker;
 use self::timers::{Due, Timers};
 use self::waiting::Waiter;
 use super::Settings;
@@ -46,18 +49,18 @@ use super::backoff::Backoff;
 use super::call::{Body, Call, Request};
 use super::clock::ServerClock;
 use super::reply::failure::Trouble;
-use super::reply::{self, Failure, Garbled, Push, Reply};
-use crate::backend::{Place, ReleaseAnswer, ShutdownReport};
+use super::reply::{self, Failure, Garbled, Push, Reply, Trace};
+use crate::backend::{Place, ReleaseAnswer, ShutdownReport, Taken};
 use crate::error::{BackendErrorKind, LockError};
-use crate::key::Tag;
+use crate::key::{Subject, Tag};
 use crate::lease::Lease;
 use crate::time::Instant;
 use crate::token::{ByToken, Token};
 
 /// How long until a request is repeated that the server could not or would not serve.
-fn retry_in(attempts: u32, token: Token) -> Duration {
+fn retry_in(attempts: u32, random: u32) -> Duration {
     const RETRY: Backoff = Backoff::new(Duration::from_millis(25), Duration::from_secs(1));
-    RETRY.pause(attempts, token.jitter(attempts))
+    RETRY.pause(attempts, random)
 }
 
 /// What a caller asks of the background thread.
@@ -74,6 +77,15 @@ pub(super) enum Command {
     Release {
         token: Token,
         answer: Option<oneshot::Sender<ReleaseAnswer>>,
+    },
+    Take {
+        take: Box<Asked>,
+        answer: oneshot::Sender<Result<Taken, LockError>>,
+    },
+    /// A booked turn whose caller is gone.
+    Unbook {
+        subject: Arc<Subject>,
+        trace: Trace,
     },
     Shutdown {
         deadline: Duration,
@@ -145,6 +157,8 @@ pub(super) struct Core {
     wants_inbox: bool,
     entries: HashMap<Token, Entry, ByToken>,
     tags: HashMap<Tag, TagState>,
+    takers: HashMap<u64, Taker>,
+    last_taker: u64,
     timers: Timers,
     shutdown: Option<Shutdown>,
     calls: Vec<Call>,
@@ -165,6 +179,8 @@ impl Core {
             wants_inbox: false,
             entries: HashMap::default(),
             tags: HashMap::new(),
+            takers: HashMap::new(),
+            last_taker: 0,
             timers: Timers::default(),
             shutdown: None,
             calls: Vec::new(),
@@ -188,7 +204,7 @@ impl Core {
 
     /// Whether nothing is left to be done for anybody.
     pub(super) fn is_idle(&self) -> bool {
-        self.entries.is_empty()
+        self.entries.is_empty() && self.takers.is_empty()
     }
 
     pub(super) fn next_timer(&self) -> Option<Instant> {
@@ -215,6 +231,8 @@ impl Core {
             } => self.acquire(now, token, request, place, answer),
             Command::Cancel(token) => self.cancel(now, token),
             Command::Release { token, answer } => self.release(now, token, answer),
+            Command::Take { take, answer } => self.take(now, *take, answer),
+            Command::Unbook { subject, trace } => self.unbook(now, subject, trace),
             Command::Shutdown { deadline, answer } => self.shut_down(now, deadline, answer),
         }
     }
@@ -247,6 +265,9 @@ impl Core {
                 let result = self.decode(now, result, reply::renewed);
                 self.renewed(now, sent, &renew, result);
             }
+            Body::Take(take) => self.took(now, &take, result),
+            // Told to nobody: a turn that was not given back is forfeited.
+            Body::Unbook(_) => {}
         }
         self.settle_shutdown(now);
     }
@@ -257,13 +278,7 @@ impl Core {
         result: Result<redis::Value, Failure>,
         decode: impl FnOnce(&redis::Value) -> Result<Reply<T>, Garbled>,
     ) -> Result<T, Failure> {
-        let reply = decode(&result?).map_err(|Garbled| {
-            let garbled = (
-                redis::ErrorKind::UnexpectedReturnType,
-                "an answer that none of our scripts gives",
-            );
-            Failure::Final(BackendErrorKind::Protocol, redis::RedisError::from(garbled))
-        })?;
+        let reply = decode(&result?).map_err(|Garbled| garbled())?;
         if reply.us > 0 {
             self.clock.observe(reply.us, now);
         }
@@ -312,6 +327,7 @@ impl Core {
         for (_, token) in waiting {
             self.ask(now, token);
         }
+        self.send_takes(now, link);
     }
 
     /// No connection could be made: callers who are still waiting for one are told why.
@@ -343,6 +359,7 @@ impl Core {
                         tags.push(tag);
                     }
                 }
+                Due::Taker(id) => self.taker_due(now, id),
                 Due::Tag(tag) => {
                     if !tags.contains(&tag) {
                         tags.push(tag);
@@ -391,6 +408,14 @@ impl Core {
         };
         self.timers.set(timer, next, Due::Token(token));
     }
+}
+
+fn garbled() -> Failure {
+    let garbled = (
+        redis::ErrorKind::UnexpectedReturnType,
+        "an answer that none of our scripts gives",
+    );
+    Failure::Final(BackendErrorKind::Protocol, redis::RedisError::from(garbled))
 }
 
 /// If the thread ends while leases are held, which only a panic in it can bring about (a caller's

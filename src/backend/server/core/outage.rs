@@ -23,6 +23,14 @@ pub(super) struct Breaker {
     open: Option<Outage>,
 }
 
+impl Breaker {
+    /// Since when nothing is served, and why.
+    pub(super) fn outage(&self) -> Option<(Instant, Failure)> {
+        let open = self.open.as_ref();
+        open.map(|outage| (outage.since, outage.failure.clone()))
+    }
+}
+
 #[derive(Debug)]
 struct Outage {
     since: Instant,
@@ -79,6 +87,7 @@ impl Core {
         for token in concerned {
             self.bridge(now, token);
         }
+        self.bridge_takers(now, link);
     }
 
     /// Something was served over this connection.

@@ -52,6 +52,7 @@ impl Core {
         for token in tokens {
             self.refuse_shutting_down(now, token);
         }
+        self.refuse_takers();
         self.settle_shutdown(now);
     }
 

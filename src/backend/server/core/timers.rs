@@ -11,6 +11,7 @@ use crate::token::Token;
 pub(super) enum Due {
     Token(Token),
     Tag(Tag),
+    Taker(u64),
 }
 
 /// Each owner keeps the moment of its one timer, `FAR` for none, and passes it in.

@@ -125,7 +125,7 @@ impl Waiter {
     }
 
     fn retry_later(&mut self, now: Instant, token: Token) {
-        self.retry_at = now.after(retry_in(self.attempts, token));
+        self.retry_at = now.after(retry_in(self.attempts, token.jitter(self.attempts)));
         self.attempts += 1;
     }
 
@@ -167,24 +167,30 @@ impl Core {
         if request.terms.wait != Wait::No {
             self.wants_inbox = true;
         }
-        // Time to answer: what a caller is kept waiting when there is no server. Time to connect
-        // before, if that is under way for the first time, or for who has time.
-        let first = self.clock.ms(now).is_none() && self.connect_trouble.is_none();
-        let connect = if first || request.terms.wait == Wait::Unbounded {
-            self.settings.connect_timeout
-        } else {
-            Duration::ZERO
-        };
-        let answer_within = match request.terms.bridge {
-            Some(_) => self.settings.admission_budget,
-            None => self.settings.command_timeout,
-        };
-        let unavailable = connect.saturating_add(answer_within);
+        let patient = request.terms.wait == Wait::Unbounded;
+        let unavailable = self.time_to_answer(now, request.terms.bridge.is_some(), patient);
         let waiter = Box::new(Waiter::new(now, request, place, answer, unavailable));
         self.entries.insert(token, Entry::Waiting(waiter));
         self.bridge(now, token);
         self.ask(now, token);
         self.schedule(token);
+    }
+
+    /// What a caller is kept waiting when there is no server: by the budget for admission if it has an
+    /// answer of its own. Time to connect before, if that is under way for the first time, or for who
+    /// has time.
+    pub(super) fn time_to_answer(&self, now: Instant, budgeted: bool, patient: bool) -> Duration {
+        let first = self.clock.ms(now).is_none() && self.connect_trouble.is_none();
+        let connect = if first || patient {
+            self.settings.connect_timeout
+        } else {
+            Duration::ZERO
+        };
+        connect.saturating_add(if budgeted {
+            self.settings.admission_budget
+        } else {
+            self.settings.command_timeout
+        })
     }
 
     /// Sends an acquire: the first one, or the same again to learn how the token stands.

@@ -10,6 +10,7 @@ mod model;
 mod mutations;
 mod previous;
 mod property;
+mod rates;
 mod rig;
 
 #[path = "../../../../tests/support/mod.rs"]

@@ -222,6 +222,7 @@ impl Play {
                 let told = renew.leases.iter().map(lease).collect();
                 Said::Renewed(self.book.clock, told)
             }
+            Body::Take(_) | Body::Unbook(_) => unreachable!("nobody asks for quotas here"),
         };
         self.said.push((call, said));
     }

@@ -8,6 +8,7 @@ mod holding;
 mod outage;
 mod shutdown;
 mod speaking;
+mod taking;
 mod waiting;
 
 use std::sync::{Arc, Mutex, PoisonError};

@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::super::{
-    BASICS, DRAWING, HAND_OFF, NOW, ROSTER, STRING_HOLDERS, Script, Verb, ZSET_HOLDERS, quick,
-    quickest,
+    BASICS, DRAWING, HAND_OFF, NOW, RATE, ROSTER, STRING_HOLDERS, Script, Verb, ZSET_HOLDERS,
+    quick, quickest,
 };
 use super::support::Server;
 use crate::backend::server::call::LONGEST_WAIT;
@@ -236,7 +236,7 @@ fn scripts_touch_no_key_but_those_they_are_given() {
     let quick = Kind::ALL.map(|kind| Verb::ALL.map(|verb| quick(kind, verb)));
     let quickest = Kind::ALL.map(|kind| Verb::ALL.map(|verb| quickest(kind, verb)));
     let quick = quick.as_flattened().iter().chain(quickest.as_flattened());
-    for part in PARTS.iter().chain(&bodies).chain(quick) {
+    for part in PARTS.iter().chain([&RATE]).chain(&bodies).chain(quick) {
         for call in code(part).flat_map(|line| line.split("redis.").skip(1)) {
             let call = call.split_once('(').map(|(how, rest)| {
                 (
@@ -282,11 +282,8 @@ fn scripts_run_on_every_server_from_6_2_on() {
             .filter(|line| line.starts_with("function "));
         assert_eq!(globals.count(), 0, "{}", script.name);
     }
-    let names: BTreeSet<&str> = Script::all()
-        .iter()
-        .map(|script| script.name.as_str())
-        .collect();
-    assert_eq!(names.len(), 9);
+    let names: BTreeSet<&str> = Script::all().map(|script| script.name.as_str()).collect();
+    assert_eq!(names.len(), 10);
 }
 
 #[test]

@@ -11,7 +11,7 @@ use crate::backend::server::reply::{numbers, whole_acquired, whole_ended};
 use crate::key::{Kind, Prefix, Resource, Shared};
 
 /// The clock's file, swapped: the time is the last argument, and the scripts never see it there.
-const GIVEN_CLOCK: &str = "
+pub(super) const GIVEN_CLOCK: &str = "
 local given_us = table.remove(ARGV)
 local function now()
   return given_us
