@@ -402,9 +402,19 @@ impl Subject {
         }
     }
 
+    /// One that nobody is, to try a server's user at; `instance` is drawn for this alone.
+    pub(crate) fn probe(prefix: &Prefix, instance: &Instance) -> Self {
+        Self::new(prefix, &probe_name(instance).into(), None)
+    }
+
     pub(crate) fn key(&self) -> &str {
         &self.key
     }
+}
+
+/// A name that no gate and no limiter has.
+fn probe_name(instance: &Instance) -> String {
+    format!("check-{}", instance.as_str())
 }
 
 /// One gate's place on the server.
@@ -438,7 +448,7 @@ impl Resource {
     /// A place that no gate has, to try a server's user at; `instance` is drawn for this alone. Nobody
     /// listens at its channel, so there is none.
     pub(crate) fn probe(prefix: &Prefix, kind: Kind, instance: &Instance) -> Self {
-        let name = format!("check-{}", instance.as_str());
+        let name = probe_name(instance);
         let gate = "check".into();
         if kind == Kind::Exact {
             let key = format!("{}:{name}", prefix.0);

@@ -1,17 +1,20 @@
 //! Every script, run for real at gates that nobody has: take, renew, give back.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use redis::{Pipeline, Value};
 
 use super::{NONSENSE, Outcome, Survey};
-use crate::backend::server::call::{Ask, Body, Call, End, Extend, Renew};
+use crate::backend::server::call::{Ask, Body, Call, End, Extend, Renew, Take};
 use crate::backend::server::link;
-use crate::backend::server::reply::{self, Acquired, Ended, Renewed};
+use crate::backend::server::reply::{self, Acquired, Ended, Renewed, Taken};
 use crate::backend::server::script::{Script, Verb};
+use crate::backend::{self, Op};
 use crate::check::{Finding, Severity};
 use crate::error::BackendError;
-use crate::key::{Kind, Resource};
+use crate::key::{Kind, Resource, Subject};
+use crate::rate_limit::{Quota, Quotas};
 use crate::time::Instant;
 use crate::token::{FencingToken, Token};
 
@@ -21,7 +24,7 @@ const LEASE: Duration = Duration::from_secs(1);
 /// One gate that nobody has, and who holds it.
 struct Trial {
     kind: Kind,
-    resource: std::sync::Arc<Resource>,
+    resource: Arc<Resource>,
     token: Token,
     fence: Option<FencingToken>,
 }
@@ -100,9 +103,43 @@ impl Survey {
                 }
             }
         }
+        self.try_quotas(may_eval).await?;
         let fails = |finding: &Finding| matches!(finding, Finding::ScriptFails { .. });
         if self.findings.iter().any(fails) {
             self.clear_up().await?;
+        }
+        Ok(())
+    }
+
+    /// Uses a unit of a quota that nobody has, and forgets it.
+    async fn try_quotas(&mut self, may_eval: bool) -> Result<(), BackendError> {
+        let subject = Arc::new(Subject::probe(&self.inspector.prefix, &self.instance));
+        // One that is back after a second, should this look be cut short.
+        let Ok(quotas) = Quotas::new([Quota::per_second(1)]) else {
+            return Ok(());
+        };
+        for op in [Op::Check, Op::Reset] {
+            let take = backend::Take {
+                op,
+                cost: 1,
+                quotas: quotas.clone(),
+                bridge: None,
+            };
+            let call = Call {
+                sent: Instant::now(),
+                body: Body::Take(Take {
+                    id: 0,
+                    subject: Arc::clone(&subject),
+                    take: take.clone(),
+                }),
+            };
+            let answers = self.run_all(vec![call], may_eval).await?;
+            for answer in answers.into_iter().flatten() {
+                let taken = reply::taken(&answer, &take);
+                if !matches!(taken, Ok(Taken::Decided { admitted: true, .. })) {
+                    self.nonsense(Script::take().name.clone());
+                }
+            }
         }
         Ok(())
     }
