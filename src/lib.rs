@@ -45,7 +45,7 @@ pub use self::error::{
     BackendError, BackendErrorKind, ConfigError, LockError, Refusal, RefusalKind,
 };
 pub use self::key::Key;
-pub use self::layer::{ConcurrencyLimitLayer, Held, MutexLayer, RateLimitLayer};
+pub use self::layer::{ConcurrencyLimitLayer, Held, MutexLayer, OnOutage, RateLimitLayer};
 pub use self::lease::{LeaseMode, LeaseView, Lost, LostReason, Release, Releasing};
 pub use self::mutex::{Mutex, MutexGuard};
 pub use self::portcullis::{Builder, Portcullis};

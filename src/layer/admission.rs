@@ -277,9 +277,11 @@ impl Admission {
                 asked.local = true;
                 Ok(Way::Gated(asked))
             }
-            // How this process' own part stands is nothing that callers could go by.
+            // How this process' own part stands is nothing that callers could go by: the server may be
+            // back long before there is room in it.
             (LockError::Refused(refusal), _) if asked.local => {
-                Err(Cause::Lock(refusal.without_quotas().into()))
+                let refusal = refusal.without_quotas().with_retry_after(None);
+                Err(Cause::Lock(refusal.into()))
             }
             (error, _) => Err(Cause::Lock(error)),
         }

@@ -49,7 +49,9 @@ pub enum OnOutage {
     /// here for their turn: the fleet's limit divided by the number of its processes, say. A request
     /// that asks for more permits than that takes all of them.
     ///
-    /// Of a rate limit it is so many units in the window of its first quota, and as much less of its
-    /// other quotas, and of a burst: never more than the quotas themselves.
+    /// Of a rate limit it is so many units in the shortest window among its quotas, and as much less
+    /// of the others and of a burst, never more than the quotas themselves: with 5 per second and 100
+    /// per day, `Local(2)` is 2 per second and 40 per day, for each key and process. Who is refused so
+    /// is told to come back in a second, when the server may be there again.
     Local(u32),
 }

@@ -6,8 +6,8 @@ use crate::backend::{Op, Take};
 use crate::time::Instant;
 
 impl RateLimiter {
-    /// The same quotas in this process alone: `limit` units in the window of the first one that
-    /// refuses, and as much less of the others. All of it is no more than the quotas themselves.
+    /// The same quotas in this process alone: `limit` units in the shortest window of those that
+    /// refuse, and as much less of the others. All of it is no more than the quotas themselves.
     pub(crate) fn local(&self, limit: u32) -> Self {
         Self {
             backend: self.backend.local().clone(),
@@ -50,8 +50,11 @@ impl RateLimiter {
 impl Quotas {
     fn portion(&self, limit: u32) -> Self {
         let rules = self.rules();
-        let first = rules.iter().find(|rule| !rule.shadow).unwrap_or(&rules[0]);
-        let whole = first.limit;
+        // The shortest window, in whatever order they stand: a part of a day would be used up in a
+        // moment, and not be back before the outage is over.
+        let enforced = rules.iter().filter(|rule| !rule.shadow);
+        let shortest = enforced.min_by_key(|rule| rule.window);
+        let whole = shortest.unwrap_or(&rules[0]).limit;
         let limit = limit.clamp(1, whole);
         Self(
             rules
@@ -123,10 +126,18 @@ mod tests {
     }
 
     #[test]
-    fn a_portion_is_of_the_first_quota_that_refuses() {
+    fn a_portion_is_of_the_shortest_window_of_those_that_refuse() {
         let quotas = [Quota::per_second(100).shadow(), Quota::per_second(10)];
         let both = portions(quotas, 5);
         assert_eq!([both[0].0, both[1].0], [50, 5]);
+        for quotas in [
+            [Quota::per_day(100), Quota::per_second(5)],
+            [Quota::per_second(5), Quota::per_day(100)],
+        ] {
+            let mut limits: Vec<_> = portions(quotas, 2).iter().map(|rule| rule.0).collect();
+            limits.sort_unstable();
+            assert_eq!(limits, [2, 40]);
+        }
     }
 
     #[test]

@@ -104,7 +104,9 @@ impl Quota {
         Self::per(n, Duration::from_secs(60 * 60))
     }
 
-    /// `n` units per day by GCRA, `n` of them at once.
+    /// `n` units per day by GCRA, `n` of them at once: they come back one by one all day long, so that
+    /// from one midnight to the next up to `2 n` may be used. For `n` in each calendar day (UTC), take
+    /// [`sliding`](Self::sliding) with a window of 24 hours.
     pub const fn per_day(n: u32) -> Self {
         Self::per(n, Duration::from_secs(24 * 60 * 60))
     }

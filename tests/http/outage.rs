@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use http::StatusCode;
 use portcullis::layer::{Demand, HeldBody, Http, OnOutage};
-use portcullis::{ConcurrencyLimitLayer, Held, MutexLayer, Portcullis};
+use portcullis::{ConcurrencyLimitLayer, Held, MutexLayer, Portcullis, Quota, RateLimitLayer};
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
@@ -141,6 +141,23 @@ async fn locally_so_many_are_let_through_at_once_and_the_others_wait_for_them() 
     drop((first, second));
     let waited = timeout(PROMPTLY, waiting).await.expect("handed on");
     assert_eq!(waited.expect("no panic"), StatusCode::OK);
+}
+
+/// The server may be back long before a day's share of one process is.
+#[tokio::test]
+async fn who_is_refused_locally_is_told_to_come_back_soon() {
+    let (server, gates) = start();
+    server.kill();
+    let api = gates.rate_limiter("api", Quota::per_day(100));
+    let layer = RateLimitLayer::new(api.expect("in range")).on_outage(OnOutage::Local(1));
+    let ask = async || {
+        let gated = layer.layer(Probe::answering(Pieces::empty));
+        gated.oneshot(request()).await.expect("an answer")
+    };
+    assert_eq!(ask().await.status(), StatusCode::OK);
+    let refused = ask().await;
+    assert_eq!(refused.status(), StatusCode::TOO_MANY_REQUESTS);
+    assert_eq!(refused.headers()["retry-after"], "1");
 }
 
 #[tokio::test]
