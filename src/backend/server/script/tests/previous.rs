@@ -254,7 +254,7 @@ impl Fleet {
 fn processes_of_two_layouts_never_hold_together_and_leave_nothing() {
     let server = Server::start();
     for kind in Kind::ALL {
-        let cases = ProptestConfig::with_cases(64);
+        let cases = ProptestConfig::with_cases(24);
         proptest!(cases, |(deeds in deeds())| {
             let mut fleet = Fleet::new(&server, kind);
             for deed in deeds {
