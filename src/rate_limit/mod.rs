@@ -251,7 +251,8 @@ impl RateLimiter {
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future does not take the call back.
+    /// Dropping the future does not take the call back. A denial that came meanwhile may then be told
+    /// here for up to a second more.
     pub async fn refund(&self, cost: u32) -> Result<QuotaReport, LockError> {
         self.freeing(Op::Refund, cost).await
     }
@@ -280,7 +281,8 @@ impl RateLimiter {
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future does not take the call back.
+    /// Dropping the future does not take the call back. A denial that came meanwhile may then be told
+    /// here for up to a second more.
     pub async fn reset(&self) -> Result<QuotaReport, LockError> {
         self.freeing(Op::Reset, 0).await
     }
@@ -301,7 +303,9 @@ impl RateLimiter {
     /// # Cancel safety
     ///
     /// Dropping the future gives the turn back if it is the last one that was booked, else it is
-    /// forfeited: a turn is not moved forward once it was told.
+    /// forfeited: a turn is not moved forward once it was told. It is forfeited, too, if the server
+    /// can't be reached at that moment: this is tried once. What is forfeited stays used, and comes
+    /// back as the quotas say.
     pub async fn until_ready(&self) -> Result<QuotaReport, LockError> {
         self.until_ready_n(1).await
     }
