@@ -191,7 +191,7 @@ impl Driver {
             self.report(now);
             if self
                 .last
-                .is_some_and(|last| self.core.is_idle() || now >= last)
+                .is_some_and(|last| self.core.is_idle(now) || now >= last)
             {
                 return;
             }

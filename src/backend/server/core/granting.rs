@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::{Core, Entry};
 use crate::error::{BackendError, BackendErrorKind};
 use crate::lease::Lease;
-use crate::time::{Instant, validity};
+use crate::time::Instant;
 use crate::token::{FencingToken, Token};
 
 impl Core {
@@ -42,7 +42,8 @@ impl Core {
             .get(&waiter.request.resource.tag)
             .and_then(|state| state.stamps.before(fence.get()));
         let since = before.map_or(asked, |before| before.max(asked));
-        self.take_grant(now, token, fence, validity(since, left), false);
+        let deadline = waiter.request.terms.until(since, left);
+        self.take_grant(now, token, fence, deadline, false);
         self.schedule(token);
     }
 

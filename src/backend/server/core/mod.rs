@@ -203,8 +203,14 @@ impl Core {
     }
 
     /// Whether nothing is left to be done for anybody.
-    pub(super) fn is_idle(&self) -> bool {
-        self.entries.is_empty() && self.takers.is_empty()
+    pub(super) fn is_idle(&self, now: Instant) -> bool {
+        self.all_rest(now) && self.takers.is_empty()
+    }
+
+    /// Whether all that is left is what the server ends by itself, after a delay.
+    fn all_rest(&self, now: Instant) -> bool {
+        let rests = |entry| matches!(entry, &Entry::Ending(ref ending) if ending.rests(now));
+        self.entries.values().all(rests)
     }
 
     pub(super) fn next_timer(&self) -> Option<Instant> {

@@ -71,11 +71,12 @@ impl Core {
                 self.lose(now, token, LostReason::ShutDown);
             }
         }
+        let all_rest = self.all_rest(now);
         let Some(shutdown) = &mut self.shutdown else {
             return;
         };
         // Nobody waits for the report twice, and making it looks at every entry.
-        if !shutdown.answers.is_empty() && (self.entries.is_empty() || now >= shutdown.last) {
+        if !shutdown.answers.is_empty() && (all_rest || now >= shutdown.last) {
             let held = |entry: &&Entry| match entry {
                 Entry::Ending(ending) => ending.held.is_some(),
                 Entry::Holding(_) => true,

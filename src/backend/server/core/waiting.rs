@@ -12,7 +12,7 @@ use crate::backend::server::reply::{Acquired, Crowd, Failure};
 use crate::backend::{Place, Wait};
 use crate::error::{BackendError, BackendErrorKind, LockError, Refusal, RefusalKind};
 use crate::lease::Lease;
-use crate::time::{Instant, validity};
+use crate::time::Instant;
 use crate::token::{FencingToken, Token};
 
 /// A clock estimate that is off is mended by the answer that says so; more often than this it is no
@@ -297,7 +297,8 @@ impl Core {
             Acquired::Held { fence, left } => {
                 let was_queued = waiter.is_queued();
                 let whole = left >= ask.lease;
-                self.take_grant(now, token, fence, validity(sent, left), whole);
+                let deadline = waiter.request.terms.until(sent, left);
+                self.take_grant(now, token, fence, deadline, whole);
                 if was_queued {
                     // Its push was lost, or the whole queue was. So may others have been: whoever is
                     // next here asks, too.
@@ -488,6 +489,7 @@ impl Core {
                 waiter.timer,
                 &waiter.request,
                 waiter.open,
+                None,
                 None,
                 None,
             );

@@ -25,7 +25,7 @@ use crate::backend::{Acquire, Place, ReleaseAnswer, Terms, Wait};
 use crate::error::{BackendErrorKind, LockError, RefusalKind};
 use crate::key::{Key, Kind, Prefix, Resource};
 use crate::lease::{Lease, LeaseMode, Release};
-use crate::time::{Instant, Ttl};
+use crate::time::{Delay, Instant, Ttl};
 use crate::token::{FencingToken, Token};
 
 /// The server's clock when ours reads zero, in ms.
@@ -112,6 +112,7 @@ impl Desk {
                 limit: 1,
                 ttl: Ttl::new(Duration::from_millis(ttl_ms)).expect("in range"),
                 mode: LeaseMode::Renewed,
+                delay: Delay::default(),
                 wait,
                 max_waiters: 10,
                 bridge: None,
