@@ -7,7 +7,7 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 
 use crate::backend::memory::{Memory, MemoryBackend};
-use crate::backend::server::{Origin, ServerBackend, Settings, Source};
+use crate::backend::server::{Origin, Replicas, ServerBackend, Settings, Source};
 use crate::backend::{Backend, ShutdownReport};
 use crate::check::{Check, ConnectError, Severity};
 use crate::error::ConfigError;
@@ -239,6 +239,7 @@ impl fmt::Debug for Portcullis {
 /// | [`command_timeout`](Self::command_timeout) | 10 ms to 60 s | 500 ms |
 /// | [`connect_timeout`](Self::connect_timeout) | 10 ms to 60 s | 1 s |
 /// | [`admission_budget`](Self::admission_budget) | 10 ms to 60 s | 100 ms |
+/// | [`min_replicas`](Self::min_replicas) | 1 to 16, and 1 ms to 60 s | none |
 #[derive(Default)]
 #[must_use = "a builder does nothing until it is built"]
 pub struct Builder {
@@ -316,6 +317,56 @@ impl Builder {
     /// Primitives that are called without a layer have the `command_timeout`.
     pub fn admission_budget(mut self, budget: Duration) -> Self {
         self.settings.admission_budget = budget;
+        self
+    }
+
+    /// Has a lease count only when so many replicas (1 to 16) have it, which they are given `timeout`
+    /// (1 ms to 60 s) to say: then it is not forgotten when one of them is promoted.
+    ///
+    /// A lock or a permit that is granted, and that too few replicas acknowledge in time, is given
+    /// back and refused with [`BackendErrorKind::Refused`](crate::BackendErrorKind::Refused), which a
+    /// layer treats as an [outage](crate::layer::OnOutage). So is a hand-off by push. A renewal that
+    /// they don't acknowledge lengthens nothing: it is tried again, and the lease is lost at its end
+    /// if none is acknowledged until then. Take a `timeout` well below the TTLs in use.
+    ///
+    /// It is no part of a wait for a turn: whoever has its turn within its `max_wait` waits for the
+    /// replicas then, for `timeout` and the `command_timeout` at the most.
+    ///
+    /// # What it costs
+    ///
+    /// One more connection, and with each lock one more script and the round trip from the server
+    /// to its replicas. `WAIT` blocks its connection, so what comes meanwhile shares the next one:
+    /// while replicas are slow or missing, an answer takes up to two `timeout`s. The server's user
+    /// needs `+wait`, and one key under the prefix is written to.
+    ///
+    /// # What it does not promise
+    ///
+    /// It is no consensus. A failover must choose a replica that has acknowledged: with more replicas
+    /// than this number, one that has not may be promoted. A replica that is promoted with another
+    /// clock ends leases earlier or later. A replica that is restarted before it has written to
+    /// its disk has forgotten what it acknowledged. And a master that was cut off, and comes back,
+    /// goes on for a while; `min-replicas-to-write` bounds that. Rate limits, places in queues and
+    /// releases are not waited for: a failover may forget them, so a quota may be exceeded, and a
+    /// lease that was given back may hold for its TTL again. See [the table of
+    /// settings](https://docs.rs/crate/portcullis/latest/source/docs/safety.md).
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # fn example() -> Result<(), portcullis::ConfigError> {
+    /// use std::time::Duration;
+    ///
+    /// let gates = portcullis::Portcullis::builder()
+    ///     .url("redis://127.0.0.1/")
+    ///     .min_replicas(1, Duration::from_millis(200))
+    ///     .build()?;
+    /// # Ok(()) }
+    /// ```
+    pub fn min_replicas(mut self, least: u32, timeout: Duration) -> Self {
+        self.settings.replicas = Some(Replicas {
+            least,
+            patience: timeout,
+        });
         self
     }
 

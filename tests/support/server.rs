@@ -47,6 +47,42 @@ impl Server {
         Self::launch(&[], Some(clock.clone()))
     }
 
+    /// Starts one that may have replicas, which are not kept waiting for others to join them.
+    pub(crate) fn start_master() -> Self {
+        Self::start_with(&["--repl-diskless-sync-delay", "0"])
+    }
+
+    /// Starts a replica of `master`, and waits until it has caught up.
+    pub(crate) fn start_replica(master: &Self) -> Self {
+        let port = master.port.to_string();
+        let replica = Self::start_with(&["--replicaof", "127.0.0.1", &port]);
+        replica.until_synced();
+        replica
+    }
+
+    /// Waits until this replica follows its master.
+    pub(crate) fn until_synced(&self) {
+        let mut connection = self.connection();
+        let begun = Instant::now();
+        loop {
+            let mut info = redis::cmd("INFO");
+            let info: String = info
+                .arg("replication")
+                .query(&mut connection)
+                .expect("INFO answers with text");
+            if info.contains("master_link_status:up") {
+                return;
+            }
+            assert!(begun.elapsed() < READY, "it does not follow: {info}");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    /// Cuts its replicas off; those that live connect again.
+    pub(crate) async fn cut_replicas_off(&self) {
+        self.command(&["CLIENT", "KILL", "TYPE", "replica"]).await;
+    }
+
     fn launch(options: &[&str], clock: Option<FakeClock>) -> Self {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let number = COUNT.fetch_add(1, Ordering::Relaxed);

@@ -46,6 +46,14 @@ pub(super) fn on_break(error: &RedisError) -> Cow<'static, str> {
 pub(super) const ON_SILENCE: &str = "no answer came, and the request may have run; the server is \
                                      slow, or the path to it is broken";
 
+/// Of a grant that too few replicas acknowledged.
+pub(super) fn on_too_few(replicas: u32, least: u32) -> String {
+    format!(
+        "{replicas} of {least} replicas acknowledged the grant, and it was given back; see that they \
+         are connected and keep up, or ask for fewer by min_replicas"
+    )
+}
+
 /// Of an error that a server answered with, or of an answer that is none.
 pub(super) fn on_answer(kind: BackendErrorKind, error: Option<&RedisError>) -> Cow<'static, str> {
     let code = error.and_then(RedisError::code).unwrap_or_default();

@@ -11,6 +11,7 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::time::{sleep, timeout};
 
 use super::Settings;
+use super::acknowledger::Acknowledger;
 use super::backoff::Backoff;
 use super::call::{Call, Names};
 use super::core::{Channel, Command, Core};
@@ -59,6 +60,11 @@ pub(super) enum Event {
         result: Result<(), RedisError>,
     },
     Inbox(Inbox),
+    /// So many replicas have what these calls left, where the server has answered them.
+    Acknowledged {
+        said: Vec<(Call, Result<Value, Failure>)>,
+        replicas: u32,
+    },
 }
 
 #[derive(Debug)]
@@ -90,6 +96,8 @@ pub(super) struct Driver {
     links: Vec<Link>,
     generation: u64,
     inbox: Option<UnboundedSender<Channel>>,
+    /// Takes what replicas have to acknowledge.
+    acknowledger: Option<UnboundedSender<Call>>,
     events: UnboundedSender<Event>,
     /// Set when nobody is left who could ask or be told anything: then the rest is given up.
     last: Option<Instant>,
@@ -98,6 +106,7 @@ pub(super) struct Driver {
     probe_at: Instant,
     warned_eviction: bool,
     warned_channels: bool,
+    few_replicas: bool,
     /// Of the subscription, since it was last up.
     warned_inbox: bool,
 }
@@ -127,12 +136,14 @@ impl Driver {
             links,
             generation: 0,
             inbox: None,
+            acknowledger: None,
             events,
             last: None,
             weather: Weather::new(),
             probe_at: Instant::FAR,
             warned_eviction: false,
             warned_channels: false,
+            few_replicas: false,
             warned_inbox: false,
         };
         (driver, receiver)
@@ -257,6 +268,32 @@ impl Driver {
                 result,
             } => self.probed(now, link, generation, result),
             Event::Inbox(inbox) => self.inbox_event(now, inbox),
+            Event::Acknowledged { said, replicas } => {
+                let renewed = said.iter().any(|(_, result)| result.is_ok());
+                self.tell_of_replicas(renewed, replicas);
+                for (call, result) in said {
+                    self.core.acknowledged(now, call, result, replicas);
+                }
+            }
+        }
+    }
+
+    /// Tells once that too few acknowledge, and once that enough do again.
+    fn tell_of_replicas(&mut self, renewed: bool, replicas: u32) {
+        let least = self.settings.replicas.map_or(0, |replicas| replicas.least);
+        let few = replicas < least;
+        if !renewed || few == self.few_replicas {
+            return;
+        }
+        self.few_replicas = few;
+        if few {
+            tracing::warn!(
+                replicas,
+                least,
+                "too few replicas acknowledge leases; they are refused until enough do"
+            );
+        } else {
+            tracing::info!(replicas, "enough replicas acknowledge leases again");
         }
     }
 
@@ -283,6 +320,9 @@ impl Driver {
     }
 
     fn connect_all(&mut self, now: Instant) {
+        if self.acknowledger.is_none() {
+            self.start_acknowledger();
+        }
         for link in 0..self.links.len() {
             if let Link::Down {
                 attempts: 0,
@@ -632,6 +672,11 @@ impl Driver {
             }
             let mut sorted: Vec<Vec<Call>> = self.links.iter().map(|_| Vec::new()).collect();
             for call in calls {
+                if let (true, Some(acknowledger)) = (call.is_acknowledged(), &self.acknowledger) {
+                    // Fails if that has panicked; then the time that is set for it runs out.
+                    let _ = acknowledger.send(call);
+                    continue;
+                }
                 sorted[self.core.link_of(call.tag())].push(call);
             }
             for (link, calls) in sorted.into_iter().enumerate() {
@@ -649,6 +694,24 @@ impl Driver {
                 }
             }
         }
+    }
+
+    fn start_acknowledger(&mut self) {
+        let Some(replicas) = self.settings.replicas else {
+            return;
+        };
+        let (sender, calls) = unbounded_channel();
+        self.acknowledger = Some(sender);
+        let acknowledger = Acknowledger {
+            origin: Arc::clone(&self.origin),
+            settings: self.settings.clone(),
+            replicas,
+            prefix: self.prefix.clone(),
+            instance: self.instance,
+            calls,
+            events: self.events.clone(),
+        };
+        tokio::spawn(acknowledger.run());
     }
 
     fn start_inbox(&mut self) {

@@ -8,6 +8,7 @@ mod messages;
 mod outage;
 mod rates;
 mod refusals;
+mod replicas;
 mod rights;
 
 use std::sync::Arc;

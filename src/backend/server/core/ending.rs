@@ -111,7 +111,8 @@ impl Core {
             return;
         };
         let resource = &ending.request.resource;
-        if ending.in_flight || ending.rests(now) || !self.links[resource.tag.link(self.links.len())] {
+        if ending.in_flight || ending.rests(now) || !self.links[resource.tag.link(self.links.len())]
+        {
             return;
         }
         ending.in_flight = true;

@@ -47,8 +47,29 @@ impl Core {
         self.schedule(token);
     }
 
-    /// Hands a grant over, or has it confirmed first where too little of it is surely left.
+    /// Hands a grant over, or has it confirmed first: where replicas have to have it, or where too
+    /// little of it is surely left.
     pub(super) fn take_grant(
+        &mut self,
+        now: Instant,
+        token: Token,
+        fence: FencingToken,
+        deadline: Instant,
+        whole: bool,
+    ) {
+        if self.settings.replicas.is_none() {
+            self.hand_over(now, token, fence, deadline, whole);
+        } else if let Some(Entry::Waiting(waiter)) = self.entries.get_mut(&token)
+            // Else it is under way.
+            && waiter.claim != Some(fence)
+        {
+            waiter.claim = Some(fence);
+            self.acknowledge(now, token);
+        }
+    }
+
+    /// Hands a grant over that replicas need not have, or have; or has it confirmed first.
+    fn hand_over(
         &mut self,
         now: Instant,
         token: Token,
@@ -81,11 +102,17 @@ impl Core {
 
     /// Sends the renewal that confirms a grant.
     pub(super) fn confirm(&mut self, now: Instant, token: Token) {
+        let timeout = self.settings.command_timeout;
         let Some(Entry::Waiting(waiter)) = self.entries.get_mut(&token) else {
             return;
         };
         let Some(fence) = waiter.claim else { return };
-        waiter.retry_at = now.after(self.settings.command_timeout);
+        waiter.retry_at = if waiter.acknowledge_by == Instant::FAR {
+            now.after(timeout)
+        } else {
+            // Whoever acknowledges answers in any case.
+            Instant::FAR
+        };
         let (resource, lease) = (
             waiter.request.resource.clone(),
             waiter.request.terms.lease(),
@@ -109,8 +136,9 @@ impl Core {
             return;
         }
         waiter.claim = None;
+        waiter.acknowledge_by = Instant::FAR;
         match deadline {
-            Some(deadline) => self.take_grant(now, token, fence, deadline, true),
+            Some(deadline) => self.hand_over(now, token, fence, deadline, true),
             None => {
                 waiter.over = Some(fence);
                 self.ask(now, token);

@@ -167,6 +167,8 @@ impl Core {
         match fence.cmp(&holder.lease.fencing_token()) {
             // A late word of a grant before ours.
             Ordering::Less => {}
+            // It says nothing of what replicas have.
+            Ordering::Equal if self.settings.replicas.is_some() => {}
             Ordering::Equal => {
                 let deadline = holder.request.terms.until(sent, left).min(holder.last());
                 if now >= holder.lease.deadline() || !holder.lease.prolong(deadline) {
@@ -221,7 +223,7 @@ impl Core {
         }
     }
 
-    fn lease_renewed(
+    pub(super) fn lease_renewed(
         &mut self,
         now: Instant,
         sent: Instant,

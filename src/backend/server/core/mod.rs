@@ -15,6 +15,7 @@
 //! 4. One acquire of a token is under way at a time, and `Open` knows the latest moment at which an
 //!    unanswered one may still run.
 
+mod acknowledging;
 mod ending;
 pub(super) mod failing;
 mod granting;

@@ -86,7 +86,7 @@ fn it_is_sent_once_and_its_answer_is_told() {
     desk.no_call();
     decided(&mut desk, call);
     assert_eq!(admitted(&mut caller).levels[0].remaining, 9);
-    assert!(desk.core.is_idle());
+    assert!(desk.core.is_idle(desk.now()));
 }
 
 #[test]
@@ -101,7 +101,7 @@ fn what_may_have_run_is_not_sent_again() {
         desk.pass(5_000);
         desk.no_call();
     }
-    assert!(desk.core.is_idle());
+    assert!(desk.core.is_idle(desk.now()));
 }
 
 #[test]
