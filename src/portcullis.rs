@@ -347,8 +347,8 @@ impl Builder {
     /// its disk has forgotten what it acknowledged. And a master that was cut off, and comes back,
     /// goes on for a while; `min-replicas-to-write` bounds that. Rate limits, places in queues and
     /// releases are not waited for: a failover may forget them, so a quota may be exceeded, and a
-    /// lease that was given back may hold for its TTL again. See [the table of
-    /// settings](https://docs.rs/crate/portcullis/latest/source/docs/safety.md).
+    /// lease that was given back may hold for its TTL again. `docs/safety.md` in the repository tells
+    /// what each setting of a server gives, and what remains.
     ///
     /// # Examples
     ///

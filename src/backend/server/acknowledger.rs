@@ -4,6 +4,7 @@
 //! the next: however many grants there are, they cost one wait at a time.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
@@ -24,7 +25,7 @@ use crate::time::Instant;
 use crate::token::Instance;
 
 /// How many renewals share a wait at most.
-const BATCH: usize = 256;
+const BATCH: usize = 1024;
 const RETRY: Backoff = Backoff::new(Duration::from_millis(20), Duration::from_millis(500));
 /// How long the key is kept that is written to, at the least, as all side keys are.
 const KEEP: Duration = Duration::from_secs(60);
@@ -40,6 +41,8 @@ pub(super) struct Acknowledger {
     pub(super) instance: Instance,
     pub(super) calls: UnboundedReceiver<Call>,
     pub(super) events: UnboundedSender<Event>,
+    /// Set when a connection for commands was replaced: the server may be another one since.
+    pub(super) stale: Arc<AtomicBool>,
 }
 
 impl Acknowledger {
@@ -51,7 +54,8 @@ impl Acknowledger {
         let (mut batch, mut failures) = (Vec::with_capacity(BATCH), 0);
         while self.calls.recv_many(&mut batch, BATCH).await > 0 {
             let calls = std::mem::take(&mut batch);
-            let mut open = match connection.take() {
+            let usable = !self.stale.swap(false, Ordering::Relaxed);
+            let mut open = match connection.take().filter(|_| usable) {
                 Some(open) => open,
                 None => match self.connect().await {
                     Ok(open) => open,

@@ -2,6 +2,7 @@
 //! back.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
@@ -98,6 +99,8 @@ pub(super) struct Driver {
     inbox: Option<UnboundedSender<Channel>>,
     /// Takes what replicas have to acknowledge.
     acknowledger: Option<UnboundedSender<Call>>,
+    /// Whether it is to take a fresh connection.
+    stale: Arc<AtomicBool>,
     events: UnboundedSender<Event>,
     /// Set when nobody is left who could ask or be told anything: then the rest is given up.
     last: Option<Instant>,
@@ -137,6 +140,7 @@ impl Driver {
             generation: 0,
             inbox: None,
             acknowledger: None,
+            stale: Arc::default(),
             events,
             last: None,
             weather: Weather::new(),
@@ -469,6 +473,9 @@ impl Driver {
         }
         self.core.time_seen(fresh.us, now);
         self.generation += 1;
+        if self.generation > self.links.len() as u64 {
+            self.stale.store(true, Ordering::Relaxed);
+        }
         let attempts = self.attempts(link);
         self.links[link] = Link::Up {
             connection: fresh.connection,
@@ -710,6 +717,7 @@ impl Driver {
             instance: self.instance,
             calls,
             events: self.events.clone(),
+            stale: Arc::clone(&self.stale),
         };
         tokio::spawn(acknowledger.run());
     }

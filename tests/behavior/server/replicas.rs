@@ -180,6 +180,28 @@ async fn a_lease_lasts_as_long_as_the_replica_knows_and_not_longer() {
     assert!(lasted >= TTL / 3, "{lasted:?}");
 }
 
+/// What a wait covers is what its own connection wrote, from Redis 7.2 on: a renewal that finds its
+/// lease long enough would wait for nothing.
+#[tokio::test]
+async fn a_renewal_that_has_nothing_to_write_is_not_taken_for_acknowledged() {
+    const TTL: Duration = Duration::from_secs(2);
+    let (master, replica) = pair();
+    let gate = mutex(&handle(&master)).ttl(TTL).expect("in range");
+    let guard = take(&gate).await;
+    let begun = Instant::now();
+    wait_for("it was renewed", LIMIT, async || {
+        assert!(guard.is_held());
+        begun.elapsed() > TTL
+    })
+    .await;
+    replica.freeze();
+    let keys = master.keys_with("suite:").await;
+    let main = keys.iter().find(|key| key.contains("}:m:")).expect("held");
+    master.command(&["PEXPIRE", main, "50000"]).await;
+    let reason = within(LIMIT, "it is lost", guard.lost()).await;
+    assert_eq!(reason, LostReason::Expired);
+}
+
 #[tokio::test]
 async fn a_failover_keeps_every_lease_that_was_handed_out() {
     let (master, replica) = pair();

@@ -141,6 +141,8 @@ fn what_the_server_says_is_over_is_over_however_few_have_it() {
     let (_, mut answer, call) = granted_first(&mut desk);
     desk.acknowledged(call, &[-1], 0);
     assert!(is_open(&mut answer), "it enters again there");
+    desk.no_call();
+    desk.pass(50);
     let again = desk.call();
     desk.held(again, 9, 10_000);
     let call = desk.call();
@@ -153,6 +155,39 @@ fn what_the_server_says_is_over_is_over_however_few_have_it() {
     let call = desk.call();
     desk.acknowledged(call, &[-2], 0);
     assert!(!lease.state().is_held());
+}
+
+#[test]
+fn while_the_two_connections_lead_to_different_servers_the_grant_is_asked_for_without_haste() {
+    let mut desk = Desk::with_replicas();
+    let (token, mut answer, call) = granted_first(&mut desk);
+    desk.acknowledged(call, &[-1], 0);
+    let mut asked = 0;
+    for _ in 0..100 {
+        desk.pass(10);
+        for call in desk.calls() {
+            match call.body {
+                Body::Acquire(_) => desk.held(call, 7, 9_000),
+                _ => {
+                    asked += 1;
+                    desk.acknowledged(call, &[-1], 0);
+                }
+            }
+        }
+    }
+    assert!((10..=100).contains(&asked), "{asked} in a second");
+    // Then it is the same one again.
+    desk.pass(50);
+    let mut call = desk.call();
+    if matches!(call.body, Body::Acquire(_)) {
+        desk.held(call, 7, 9_000);
+        call = desk.call();
+    }
+    desk.acknowledged(call, &[10_000], 1);
+    let lease = granted(&mut answer);
+    assert!(lease.state().is_held());
+    drop(lease);
+    assert_eq!(end(&desk.call()).token, token);
 }
 
 #[test]
