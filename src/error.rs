@@ -229,7 +229,8 @@ pub enum BackendErrorKind {
     /// that is a replica's does not.
     NotServing,
     /// The server declines to write: out of memory (`OOM`), too few replicas (`NOREPLICAS`), or its
-    /// persistence is broken (`MISCONF`). Nothing was done.
+    /// persistence is broken (`MISCONF`). Nothing was done. Or too few replicas acknowledged a lease
+    /// in time ([`min_replicas`](crate::Builder::min_replicas)), and it was given back.
     Refused,
     /// The server refuses the credentials (`NOAUTH`, `WRONGPASS`), as when they have been changed.
     Unauthenticated,

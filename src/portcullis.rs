@@ -196,7 +196,7 @@ impl Portcullis {
 
     /// Ends this handle's use of its gates: new calls and waiters are refused at once, guards live
     /// on until they are dropped or `deadline` has passed, then all are released and their holders
-    /// told that they lost. So are those that a layer has let through
+    /// told that they lost; those with a [`lock_delay`](Mutex::lock_delay) are left to that. So are those that a layer has let through
     /// [by itself](crate::layer::OnOutage::Local).
     ///
     /// Call it when the server that used the gates has ended, before the process does: what was

@@ -173,7 +173,8 @@ impl Wait {
 pub struct ShutdownReport {
     /// How many were given back, by their guards before the deadline or by the shutdown after it.
     pub released: usize,
-    /// How many could not be given back in time: the server ends them when their TTL is over.
+    /// How many could not be given back in time: the server ends them when their TTL is over. So it
+    /// does with those that the shutdown ended and that have a `lock_delay`, after that.
     pub abandoned: usize,
 }
 
