@@ -240,6 +240,7 @@ impl fmt::Debug for Portcullis {
 /// | [`connect_timeout`](Self::connect_timeout) | 10 ms to 60 s | 1 s |
 /// | [`admission_budget`](Self::admission_budget) | 10 ms to 60 s | 100 ms |
 /// | [`min_replicas`](Self::min_replicas) | 1 to 16, and 1 ms to 60 s | none |
+/// | [`preloaded_scripts`](Self::preloaded_scripts) | on | off: the handle loads them |
 #[derive(Default)]
 #[must_use = "a builder does nothing until it is built"]
 pub struct Builder {
@@ -367,6 +368,17 @@ impl Builder {
             least,
             patience: timeout,
         });
+        self
+    }
+
+    /// Relies on [scripts](crate::scripts) that somebody has loaded beforehand: the handle sends none,
+    /// so that its user needs neither `EVAL` nor `SCRIPT`.
+    ///
+    /// While a script is missing, as after a restart or a failover to a server on which nobody has
+    /// loaded it, calls that need it fail as if the server were away, and go on when it is there.
+    /// [`check`](Portcullis::check) tells which are missing.
+    pub fn preloaded_scripts(mut self) -> Self {
+        self.settings.preloaded = true;
         self
     }
 

@@ -129,6 +129,9 @@ impl Acknowledger {
             for (call, value) in calls.into_iter().zip(values.by_ref()) {
                 match value {
                     Value::ServerError(error) => match Failure::of_server(error) {
+                        Failure::NoScript if self.settings.preloaded => {
+                            said.push((call, Err(Failure::not_loaded())));
+                        }
                         Failure::NoScript if !whole => unknown.push(call),
                         failure => said.push((call, Err(failure))),
                     },
@@ -168,9 +171,8 @@ impl Acknowledger {
         let limit = self.replicas.patience + self.settings.command_timeout;
         match timeout(limit, sending).await {
             Ok(Ok(values)) if values.len() == pipeline.len() => Ok(values),
-            Ok(Ok(_)) => Err(Failure::Unknown(None)),
             Ok(Err(error)) => Err(Failure::of_connection(error)),
-            Err(_) => Err(Failure::Unknown(None)),
+            Ok(Ok(_)) | Err(_) => Err(Failure::Unknown(None)),
         }
     }
 }

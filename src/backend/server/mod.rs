@@ -32,6 +32,7 @@ use self::check::{Inspector, Look};
 use self::core::{Asked, Command, Core};
 use self::driver::Driver;
 pub(crate) use self::origin::{Origin, Source};
+pub(crate) use self::script::Script;
 use super::local::Local;
 use super::{
     Acquire, Backend, CheckAnswer, Place, ReleaseAnswer, ShutdownReport, Take, Taking, Terms,
@@ -50,6 +51,8 @@ pub(crate) struct Settings {
     pub(crate) connect_timeout: Duration,
     pub(crate) admission_budget: Duration,
     pub(crate) replicas: Option<Replicas>,
+    /// Whether somebody else brings the scripts to the server.
+    pub(crate) preloaded: bool,
 }
 
 /// How many replicas have to have a grant before it counts.
@@ -68,6 +71,7 @@ impl Default for Settings {
             connect_timeout: Duration::from_secs(1),
             admission_budget: Duration::from_millis(100),
             replicas: None,
+            preloaded: false,
         }
     }
 }

@@ -210,7 +210,10 @@ impl Core {
 
     /// Whether all that is left is what the server ends by itself, after a delay.
     fn all_rest(&self, now: Instant) -> bool {
-        let rests = |entry| matches!(entry, &Entry::Ending(ref ending) if ending.rests(now));
+        let rests = |entry: &Entry| match entry {
+            Entry::Ending(ending) => ending.rests(now),
+            Entry::Waiting(_) | Entry::Holding(_) => false,
+        };
         self.entries.values().all(rests)
     }
 
