@@ -52,16 +52,17 @@ impl Server {
         Self::start_with(&["--repl-diskless-sync-delay", "0"])
     }
 
-    /// Starts a replica of `master`, and waits until it has caught up.
+    /// Starts a replica of `master`, and waits until it has caught up, and its master knows that.
     pub(crate) fn start_replica(master: &Self) -> Self {
         let port = master.port.to_string();
         let replica = Self::start_with(&["--replicaof", "127.0.0.1", &port]);
-        replica.until_synced();
+        replica.until_told("master_link_status:up");
+        master.until_told(&format!("port={},state=online", replica.port));
         replica
     }
 
-    /// Waits until this replica follows its master.
-    pub(crate) fn until_synced(&self) {
+    /// Waits until this server says so of its replication.
+    fn until_told(&self, words: &str) {
         let mut connection = self.connection();
         let begun = Instant::now();
         loop {
@@ -70,7 +71,7 @@ impl Server {
                 .arg("replication")
                 .query(&mut connection)
                 .expect("INFO answers with text");
-            if info.contains("master_link_status:up") {
+            if info.contains(words) {
                 return;
             }
             assert!(begun.elapsed() < READY, "it does not follow: {info}");

@@ -13,7 +13,7 @@ use crate::leftovers::{ask, leftovers};
 use crate::support::{Server, wait_for};
 
 /// How long replicas have: long enough for a busy machine.
-const PATIENCE: Duration = Duration::from_millis(800);
+const PATIENCE: Duration = Duration::from_millis(1_200);
 
 fn handle(server: &Server) -> Portcullis {
     let builder = Portcullis::builder()
