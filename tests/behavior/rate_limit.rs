@@ -393,3 +393,32 @@ pub(crate) async fn a_handle_that_shuts_down_admits_nobody<R: Rig>() {
     let left = within(LIMIT, "others go on", other.check()).await;
     assert_eq!(left.expect("admitted").remaining(), 3);
 }
+
+pub(crate) async fn a_handle_that_shuts_down_lets_nobody_sleep_on_and_gives_turns_back<R: Rig>() {
+    let rig = R::start();
+    let handle = rig.handle();
+    let (sleeping, other) = (
+        limiter(&handle, [Quota::per_hour(1)]),
+        limiter(&rig.handle(), [Quota::per_hour(1)]),
+    );
+    admitted(&other, 1).await;
+    let mut tasks = Vec::new();
+    for turns in 1..=3 {
+        let limiter = sleeping.clone();
+        tasks.push(tokio::spawn(async move {
+            limiter.until_ready().await.map(drop)
+        }));
+        wait_for("the turn is booked", LIMIT, async || {
+            until_free(&other).await > turns * HOUR
+        })
+        .await;
+    }
+    promptly("it waits for nobody", handle.shutdown(HOUR)).await;
+    // All three, and before it has ended.
+    assert!(until_free(&other).await <= HOUR);
+    for task in tasks {
+        let answer = promptly("who slept is told", task).await.expect("no panic");
+        assert_eq!(refusal(answer).kind(), RefusalKind::ShuttingDown);
+    }
+    assert!(until_free(&other).await > HOUR / 2);
+}

@@ -15,7 +15,7 @@ use crate::backend::server::reply::{self, Trace};
 use crate::backend::server::script::Script;
 use crate::backend::server::script::tests::rig::{GIVEN_CLOCK, START_US};
 use crate::backend::server::script::tests::support::Server;
-use crate::backend::{Booking, Level, Op, Take};
+use crate::backend::{Level, Op, Take, Turns};
 use crate::rate_limit::Quotas;
 use crate::time::{self, Clock};
 
@@ -76,7 +76,7 @@ impl Memory {
         let mut booked = None;
         let taken = self.rates.take(&self.clock, KEY, take, |unbook| {
             booked = Some(unbook);
-            Booking::new(|| ())
+            Turns::default().book((), |_, _| ())
         });
         let same = taken.admitted == outcome.admitted
             && taken.wait.as_micros() == u128::from(outcome.wait)
