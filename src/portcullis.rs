@@ -7,7 +7,7 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 
 use crate::backend::memory::{Memory, MemoryBackend};
-use crate::backend::server::{Origin, ServerBackend, Settings};
+use crate::backend::server::{Origin, ServerBackend, Settings, Source};
 use crate::backend::{Backend, ShutdownReport};
 use crate::check::{Check, ConnectError, Severity};
 use crate::error::ConfigError;
@@ -239,10 +239,11 @@ impl fmt::Debug for Portcullis {
 /// | [`command_timeout`](Self::command_timeout) | 10 ms to 60 s | 500 ms |
 /// | [`connect_timeout`](Self::connect_timeout) | 10 ms to 60 s | 1 s |
 /// | [`admission_budget`](Self::admission_budget) | 10 ms to 60 s | 100 ms |
+/// | [`preloaded_scripts`](Self::preloaded_scripts) | on | off: the handle loads them |
 #[derive(Default)]
 #[must_use = "a builder does nothing until it is built"]
 pub struct Builder {
-    origin: Option<Origin>,
+    source: Option<Source>,
     subscriber: Option<redis::ConnectionInfo>,
     url_error: Option<ConfigError>,
     prefix: Option<String>,
@@ -253,7 +254,7 @@ impl Builder {
     /// Sets the server to use: anything that makes a [`redis::ConnectionInfo`].
     pub fn url(mut self, server: impl redis::IntoConnectionInfo) -> Self {
         match server.into_connection_info() {
-            Ok(info) => self.origin = Some(Origin::Server(Box::new(info))),
+            Ok(info) => self.source = Some(Source::Server(Box::new(info))),
             // The cause may quote the URL, and with it a password: only what it is about is told.
             Err(error) => {
                 let problem = if error.to_string().contains("TLS") {
@@ -274,7 +275,7 @@ impl Builder {
     /// A pool can't receive pushes: name the server to [`subscriber`](Self::subscriber) too, else
     /// waiters ask again by a timer.
     pub fn pool(mut self, pool: deadpool_redis::Pool) -> Self {
-        self.origin = Some(Origin::Pool(pool));
+        self.source = Some(Source::Pool(pool));
         self
     }
 
@@ -319,6 +320,17 @@ impl Builder {
         self
     }
 
+    /// Relies on [scripts](crate::scripts) that somebody has loaded beforehand: the handle sends none,
+    /// so that its user needs neither `EVAL` nor `SCRIPT`.
+    ///
+    /// While a script is missing, as after a restart or a failover to a server on which nobody has
+    /// loaded it, calls that need it fail as if the server were away, and go on when it is there.
+    /// [`check`](Portcullis::check) tells which are missing.
+    pub fn preloaded_scripts(mut self) -> Self {
+        self.settings.preloaded = true;
+        self
+    }
+
     /// Makes the handle and starts its background thread. Connects when it is first used, so the
     /// server need not be there yet.
     ///
@@ -333,11 +345,12 @@ impl Builder {
             Some(prefix) => Prefix::new(prefix)?,
             None => Prefix::default(),
         };
-        let origin = match self.origin {
-            Some(origin) => origin,
-            None => Origin::local()?,
+        let source = match self.source {
+            Some(source) => source,
+            None => Source::local()?,
         };
-        let backend = ServerBackend::start(origin, self.subscriber, &prefix, self.settings)?;
+        let origin = Origin::new(source, self.subscriber);
+        let backend = ServerBackend::start(origin, &prefix, self.settings)?;
         Ok(Portcullis { backend, prefix })
     }
 
@@ -372,7 +385,7 @@ impl Builder {
 impl fmt::Debug for Builder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Builder")
-            .field("origin", &self.origin)
+            .field("source", &self.source)
             .field("has_subscriber", &self.subscriber.is_some())
             .field("prefix", &self.prefix)
             .field("settings", &self.settings)
