@@ -110,8 +110,8 @@ impl Door {
         }
     }
 
-    /// Starts what a request has to wait for, at the door of its key or at the layer's own. Gives back
-    /// the key of a gate; a limiter comes back with its answer.
+    /// Starts what a request has to wait for, at the door of its key or at the layer's own. Gives
+    /// back the key of a gate; a limiter comes back with its answer.
     pub(super) fn enter(own: Option<Self>, layers: &Self, terms: Terms) -> (Entering, Option<Key>) {
         let Terms {
             weight,
@@ -170,8 +170,8 @@ pub(super) enum Entering {
     Units(Pin<Box<AskingUnits>>),
 }
 
-/// What let a request in. Moved from hand to hand, and so small: what belongs to limiters is behind a
-/// box.
+/// What let a request in. Moved from hand to hand, and so small: what belongs to limiters is
+/// behind a box.
 pub(super) enum Granted {
     Lease(Lease),
     Units(Box<Used>),

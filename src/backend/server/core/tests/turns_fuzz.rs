@@ -1,6 +1,6 @@
-//! Any order of events at a quota, with requests and answers that are lost, late or repeated, and a
-//! shutdown at any time: nothing counts twice, who has its turn has it by a plain server's book, and
-//! no turn stays that nobody wants.
+//! Any order of events at a quota, with requests and answers that are lost, late or repeated, and
+//! a shutdown at any time: nothing counts twice, who has its turn has it by a plain server's book,
+//! and no turn stays that nobody wants.
 
 use std::collections::{BTreeMap, BTreeSet};
 
