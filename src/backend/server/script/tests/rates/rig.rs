@@ -169,7 +169,6 @@ impl Rig {
             .map_err(|error| error.to_string())
     }
 
-    #[expect(clippy::type_complexity, reason = "three who answer")]
     fn ask(
         &mut self,
         us: u64,
