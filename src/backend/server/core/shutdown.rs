@@ -53,6 +53,7 @@ impl Core {
             self.refuse_shutting_down(now, token);
         }
         self.refuse_takers();
+        self.refuse_turns(now);
         self.settle_shutdown(now);
     }
 
@@ -81,7 +82,7 @@ impl Core {
         else {
             return;
         };
-        let done = self.all_rest(now) || now >= last;
+        let done = self.is_idle(now) || now >= last;
         if let Some(shutdown) = &mut self.shutdown
             && done
         {
