@@ -102,7 +102,7 @@ impl Acknowledger {
         }
     }
 
-    /// Has the server run the calls, write, and wait for its replicas: gives how many have all that.
+    /// Has the server run the calls, write, and wait for its replicas: gives how many have it all.
     /// Fails where the connection is of no more use.
     async fn ask(
         &self,

@@ -139,8 +139,8 @@ impl Core {
         waiter.acknowledge_by = Instant::FAR;
         match deadline {
             Some(deadline) => self.hand_over(now, token, fence, deadline, true),
-            // Whoever is asked for replicas may be another server than who granted it, for as long as a
-            // failover goes on: the same grant may be told of again, and there is no hurry.
+            // Whoever is asked for replicas may be another server than who granted it, for as long
+            // as a failover goes on: the same grant may be told of again, and there is no hurry.
             None if self.settings.replicas.is_some() => waiter.retry_later(now, token),
             None => {
                 waiter.over = Some(fence);
