@@ -7,7 +7,7 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 
 use crate::backend::memory::{Memory, MemoryBackend};
-use crate::backend::server::{Origin, ServerBackend, Settings};
+use crate::backend::server::{Origin, ServerBackend, Settings, Source};
 use crate::backend::{Backend, ShutdownReport};
 use crate::check::{Check, ConnectError, Severity};
 use crate::error::ConfigError;
@@ -242,7 +242,7 @@ impl fmt::Debug for Portcullis {
 #[derive(Default)]
 #[must_use = "a builder does nothing until it is built"]
 pub struct Builder {
-    origin: Option<Origin>,
+    source: Option<Source>,
     subscriber: Option<redis::ConnectionInfo>,
     url_error: Option<ConfigError>,
     prefix: Option<String>,
@@ -253,7 +253,7 @@ impl Builder {
     /// Sets the server to use: anything that makes a [`redis::ConnectionInfo`].
     pub fn url(mut self, server: impl redis::IntoConnectionInfo) -> Self {
         match server.into_connection_info() {
-            Ok(info) => self.origin = Some(Origin::Server(Box::new(info))),
+            Ok(info) => self.source = Some(Source::Server(Box::new(info))),
             // The cause may quote the URL, and with it a password: only what it is about is told.
             Err(error) => {
                 let problem = if error.to_string().contains("TLS") {
@@ -274,7 +274,7 @@ impl Builder {
     /// A pool can't receive pushes: name the server to [`subscriber`](Self::subscriber) too, else
     /// waiters ask again by a timer.
     pub fn pool(mut self, pool: deadpool_redis::Pool) -> Self {
-        self.origin = Some(Origin::Pool(pool));
+        self.source = Some(Source::Pool(pool));
         self
     }
 
@@ -333,11 +333,12 @@ impl Builder {
             Some(prefix) => Prefix::new(prefix)?,
             None => Prefix::default(),
         };
-        let origin = match self.origin {
-            Some(origin) => origin,
-            None => Origin::local()?,
+        let source = match self.source {
+            Some(source) => source,
+            None => Source::local()?,
         };
-        let backend = ServerBackend::start(origin, self.subscriber, &prefix, self.settings)?;
+        let origin = Origin::new(source, self.subscriber);
+        let backend = ServerBackend::start(origin, &prefix, self.settings)?;
         Ok(Portcullis { backend, prefix })
     }
 
@@ -372,7 +373,7 @@ impl Builder {
 impl fmt::Debug for Builder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Builder")
-            .field("origin", &self.origin)
+            .field("source", &self.source)
             .field("has_subscriber", &self.subscriber.is_some())
             .field("prefix", &self.prefix)
             .field("settings", &self.settings)

@@ -14,7 +14,7 @@ use std::collections::hash_map::Entry;
 use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
-use redis::{ConnectionInfo, Pipeline, RedisError, Value};
+use redis::{Pipeline, RedisError, Value};
 use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
@@ -23,7 +23,7 @@ use self::info::Info;
 use super::advice::Denied;
 use super::call::Names;
 use super::core::failing::{Progress, Stage};
-use super::link::{self, Origin};
+use super::origin::Origin;
 use super::reply::Failure;
 use super::reply::failure::Trouble;
 use super::{Settings, reply};
@@ -53,7 +53,6 @@ pub(super) struct Look {
 #[derive(Debug, Clone)]
 pub(super) struct Inspector {
     pub(super) origin: Origin,
-    pub(super) subscriber: Option<ConnectionInfo>,
     pub(super) settings: Settings,
     pub(super) prefix: Prefix,
 }
@@ -116,7 +115,7 @@ impl Inspector {
             return Err(BackendError::new(BackendErrorKind::Refused, text, None));
         };
         let began = Instant::now();
-        let connection = link::bare(&self.origin, &self.settings).await;
+        let connection = self.origin.connect(&self.settings).await;
         let connection = connection.map_err(|error| {
             progress(began, self.settings.connect_timeout).failed(Some(&Trouble::of(error)), None)
         })?;

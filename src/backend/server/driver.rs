@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
-use redis::{ConnectionInfo, Pipeline, RedisError, Value};
+use redis::{Pipeline, RedisError, Value};
 use tokio::sync::mpsc::error::TryRecvError;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::time::{sleep, timeout};
@@ -15,7 +15,8 @@ use super::backoff::Backoff;
 use super::call::{Call, Names};
 use super::core::{Channel, Command, Core};
 use super::inbox::{Inbox, Listener};
-use super::link::{self, Fresh, Origin};
+use super::link::{self, Fresh};
+use super::origin::Origin;
 use super::reply::failure::Trouble;
 use super::reply::{self, Failure};
 use super::weather::{Change, Weather};
@@ -82,8 +83,6 @@ enum Link {
 pub(super) struct Driver {
     pub(super) core: Core,
     origin: Arc<Origin>,
-    /// Where to listen; taken when listening begins.
-    subscriber: Option<ConnectionInfo>,
     settings: Settings,
     instance: Instance,
     prefix: Prefix,
@@ -107,7 +106,6 @@ impl Driver {
     pub(super) fn new(
         core: Core,
         origin: Origin,
-        subscriber: Option<ConnectionInfo>,
         settings: Settings,
         instance: Instance,
         prefix: Prefix,
@@ -122,7 +120,6 @@ impl Driver {
         let driver = Self {
             core,
             origin: Arc::new(origin),
-            subscriber,
             settings,
             instance,
             names: Names::new(prefix.clone()),
@@ -657,12 +654,12 @@ impl Driver {
     fn start_inbox(&mut self) {
         let (changes, receiver) = unbounded_channel();
         self.inbox = Some(changes);
-        let Some(server) = self.subscriber.take() else {
+        if !self.origin.can_listen() {
             self.warn_polling(None);
             return;
-        };
+        }
         let listener = Listener {
-            server,
+            origin: Arc::clone(&self.origin),
             settings: self.settings.clone(),
             channel: self.prefix.inbox(&self.instance),
             instance: self.instance,

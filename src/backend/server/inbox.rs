@@ -9,19 +9,17 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
-use redis::{
-    AsyncConnectionConfig, Cmd, ConnectionInfo, ProtocolVersion, PushInfo, PushKind, RedisError,
-    Value,
-};
+use redis::{AsyncConnectionConfig, Cmd, PushInfo, PushKind, RedisError, Value};
 use tokio::sync::Notify;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender};
 use tokio::time::{sleep, timeout};
 
+use super::Settings;
 use super::backoff::Backoff;
 use super::core::Channel;
 use super::driver::Event;
+use super::origin::Origin;
 use super::reply::Failure;
-use super::{Settings, link};
 use crate::error::BackendErrorKind;
 use crate::time::CLAIM;
 use crate::token::Instance;
@@ -51,7 +49,7 @@ pub(super) enum Inbox {
 }
 
 pub(super) struct Listener {
-    pub(super) server: ConnectionInfo,
+    pub(super) origin: Arc<Origin>,
     pub(super) settings: Settings,
     /// The process' own channel.
     pub(super) channel: String,
@@ -172,18 +170,8 @@ impl Listener {
             }
             Ok(())
         };
-        let redis = self
-            .server
-            .redis_settings()
-            .clone()
-            .set_protocol(ProtocolVersion::RESP3);
-        let info = self.server.clone().set_redis_settings(redis);
-        link::open(
-            info,
-            &self.settings,
-            AsyncConnectionConfig::new().set_push_sender(receive),
-        )
-        .await
+        let config = AsyncConnectionConfig::new().set_push_sender(receive);
+        self.origin.listen(&self.settings, config).await
     }
 
     /// Returns when the server has confirmed.

@@ -1,4 +1,4 @@
-//! One connection for commands: where it comes from, and what is done when it is made.
+//! One connection for commands: how it is opened, and what is done when it is made.
 
 use std::fmt;
 use std::time::Duration;
@@ -6,46 +6,20 @@ use std::time::Duration;
 use redis::aio::MultiplexedConnection;
 use redis::io::tcp::socket2::TcpKeepalive;
 use redis::{
-    AsyncConnectionConfig, Client, Cmd, ConnectionInfo, ErrorKind, IntoConnectionInfo, Pipeline,
-    RedisError, ServerError, Value, make_extension_error,
+    AsyncConnectionConfig, Client, Cmd, ConnectionInfo, ErrorKind, Pipeline, RedisError,
+    ServerError, Value, make_extension_error,
 };
 use tokio::time::timeout;
 
 use super::Settings;
+use super::origin::Origin;
 use super::reply::{self, Failure};
 use super::script::Script;
-use crate::error::ConfigError;
 
 /// The system asks over a connection that has been quiet for so long whether the other side is
 /// there: what is between them would else forget it, and its death be found by who uses it next.
 const WATCH: TcpKeepalive = TcpKeepalive::new();
 const QUIET: Duration = Duration::from_secs(15);
-
-/// Where connections come from.
-#[derive(Clone)]
-pub(crate) enum Origin {
-    Server(Box<ConnectionInfo>),
-    Pool(deadpool_redis::Pool),
-}
-
-impl Origin {
-    /// The server that is meant when none is named.
-    pub(crate) fn local() -> Result<Self, ConfigError> {
-        let info = "redis://127.0.0.1/".into_connection_info();
-        info.map(|info| Self::Server(Box::new(info)))
-            .map_err(|_| ConfigError::new("url", "the default address is not understood"))
-    }
-}
-
-/// Without the address, which may hold a password.
-impl fmt::Debug for Origin {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Server(_) => "Server",
-            Self::Pool(_) => "Pool",
-        })
-    }
-}
 
 /// A connection that has just been made.
 pub(super) struct Fresh {
@@ -74,7 +48,7 @@ pub(super) async fn connect(
     settings: &Settings,
     probe: &str,
 ) -> Result<Fresh, RedisError> {
-    let mut connection = bare(origin, settings).await?;
+    let mut connection = origin.connect(settings).await?;
     let (greeting, scripts) = (greeting(probe), scripts());
     let mut loading = connection.clone();
     // Scripts that can't be loaded (a user without that right) are sent whole when they are needed.
@@ -118,19 +92,6 @@ pub(super) async fn connect(
         us,
         evicts: answers.get(3).and_then(evicting_policy),
     })
-}
-
-/// A connection on which nothing was said yet but who we are.
-pub(super) async fn bare(
-    origin: &Origin,
-    settings: &Settings,
-) -> Result<MultiplexedConnection, RedisError> {
-    match origin {
-        Origin::Server(info) => {
-            open((**info).clone(), settings, AsyncConnectionConfig::new()).await
-        }
-        Origin::Pool(pool) => detach(pool.clone(), settings.connect_timeout).await,
-    }
 }
 
 /// `TIME` first: it is the one answer that is needed. It is given while the server loads, too: hence
@@ -202,33 +163,7 @@ pub(super) async fn open(
         .map_err(|_| timed_out())?
 }
 
-/// Takes a connection out of a pool for good.
-async fn detach(
-    pool: deadpool_redis::Pool,
-    patience: Duration,
-) -> Result<MultiplexedConnection, RedisError> {
-    // In a task of its own: a checkout that is dropped half-way destroys the connection it was
-    // about to give. The pool itself ends a wait for a free place, or attempts would pile up in
-    // front of an exhausted one.
-    let mut timeouts = pool.timeouts();
-    timeouts.wait = Some(timeouts.wait.map_or(patience, |wait| wait.min(patience)));
-    let checkout = tokio::spawn(async move {
-        let connection = match pool.timeout_get(&timeouts).await {
-            // A pool that was built without a runtime knows no time-outs.
-            Err(deadpool_redis::PoolError::NoRuntimeSpecified) => pool.get().await,
-            other => other,
-        };
-        connection.map(deadpool_redis::Connection::take)
-    });
-    match timeout(patience, checkout).await {
-        Ok(Ok(Ok(connection))) => Ok(connection),
-        Ok(Ok(Err(deadpool_redis::PoolError::Backend(error)))) => Err(error),
-        Ok(Ok(Err(_)) | Err(_)) => Err((ErrorKind::Io, "the pool gave no connection").into()),
-        Err(_) => Err(timed_out()),
-    }
-}
-
-fn timed_out() -> RedisError {
+pub(super) fn timed_out() -> RedisError {
     std::io::Error::from(std::io::ErrorKind::TimedOut).into()
 }
 
@@ -271,13 +206,5 @@ mod tests {
             None
         );
         assert_eq!(evicting_policy(&Value::Nil), None);
-    }
-
-    #[test]
-    fn an_origin_prints_no_password() {
-        let info = "redis://user:secret@127.0.0.1/"
-            .into_connection_info()
-            .expect("a valid address");
-        assert_eq!(format!("{:?}", Origin::Server(Box::new(info))), "Server");
     }
 }

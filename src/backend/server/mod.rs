@@ -14,6 +14,7 @@ mod core;
 mod driver;
 mod inbox;
 mod link;
+mod origin;
 mod reply;
 mod script;
 mod weather;
@@ -22,7 +23,6 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use redis::ConnectionInfo;
 use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 use tokio::sync::oneshot;
 
@@ -30,7 +30,7 @@ use self::call::Request;
 use self::check::{Inspector, Look};
 use self::core::{Asked, Command, Core};
 use self::driver::Driver;
-pub(crate) use self::link::Origin;
+pub(crate) use self::origin::{Origin, Source};
 use super::local::Local;
 use super::{
     Acquire, Backend, CheckAnswer, Place, ReleaseAnswer, ShutdownReport, Take, Taking, Terms,
@@ -98,27 +98,20 @@ pub(crate) struct ServerBackend {
 impl ServerBackend {
     pub(crate) fn start(
         origin: Origin,
-        subscriber: Option<ConnectionInfo>,
         prefix: &Prefix,
         settings: Settings,
     ) -> Result<Arc<dyn Backend>, ConfigError> {
         settings.check()?;
-        let subscriber = match &origin {
-            Origin::Server(info) => Some(subscriber.unwrap_or_else(|| (**info).clone())),
-            Origin::Pool(_) => subscriber,
-        };
         let instance = Instance::draw()?;
         let (commands, receiver) = unbounded_channel();
         let (looks, ordered) = unbounded_channel();
         let inspector = Inspector {
             origin: origin.clone(),
-            subscriber: subscriber.clone(),
             settings: settings.clone(),
             prefix: prefix.clone(),
         };
         let core = Core::new(settings.clone());
-        let (driver, events) =
-            Driver::new(core, origin, subscriber, settings, instance, prefix.clone());
+        let (driver, events) = Driver::new(core, origin, settings, instance, prefix.clone());
         let work = async move || {
             let looking = tokio::spawn(inspector.run(ordered));
             driver.run(receiver, events).await;

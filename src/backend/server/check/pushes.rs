@@ -3,11 +3,10 @@
 use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
-use redis::{AsyncConnectionConfig, ProtocolVersion, RedisError, ServerError, Value};
+use redis::{AsyncConnectionConfig, RedisError, ServerError, Value};
 use tokio::time::timeout;
 
 use super::{Outcome, Survey};
-use crate::backend::server::link;
 use crate::backend::server::reply::failure::Trouble;
 use crate::check::{Finding, Severity};
 use crate::error::BackendError;
@@ -70,16 +69,13 @@ impl Survey {
     }
 
     async fn subscriber(&mut self) -> Option<MultiplexedConnection> {
-        let Some(server) = self.inspector.subscriber.clone() else {
+        let (origin, settings) = (&self.inspector.origin, &self.inspector.settings);
+        if !origin.can_listen() {
             self.find(Finding::NoSubscriber);
             return None;
-        };
-        let redis = server.redis_settings().clone();
-        let redis = redis.set_protocol(ProtocolVersion::RESP3);
-        let server = server.set_redis_settings(redis);
+        }
         // Nobody takes the pushes: that one would come is seen from where it is sent.
-        let config = AsyncConnectionConfig::new();
-        match link::open(server, &self.inspector.settings, config).await {
+        match origin.listen(settings, AsyncConnectionConfig::new()).await {
             Ok(connection) => Some(connection),
             Err(error) => {
                 let cause = Trouble::of(error).cause.into_owned();
