@@ -17,6 +17,7 @@ mod link;
 mod origin;
 mod reply;
 mod script;
+mod subscription;
 mod weather;
 
 use std::fmt;
