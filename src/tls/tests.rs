@@ -56,6 +56,13 @@ fn what_can_not_be_used_is_told_by_the_setting_that_brought_it() {
     prepared("rediss://localhost/", Some(&tls)).expect("all of it is right");
 }
 
+/// Before the client asks for it, which panics where there is none and two could be meant.
+#[test]
+fn the_process_has_cryptography_as_soon_as_an_address_needs_it() {
+    prepared("rediss://localhost/", None).expect("an address");
+    assert!(CryptoProvider::get_default().is_some());
+}
+
 #[test]
 fn an_address_that_trusts_anybody_is_refused() {
     let error = prepared("rediss://localhost/#insecure", None).expect_err("it is not safe");

@@ -15,7 +15,7 @@ fn on(server: &Server, database: u8) -> Portcullis {
 #[tokio::test]
 async fn gates_are_shared_in_another_database_than_the_first() {
     let server = Server::start();
-    share(&on(&server, 2), &on(&server, 2)).await;
+    share(&server.url(), &on(&server, 2), &on(&server, 2)).await;
 }
 
 #[tokio::test]

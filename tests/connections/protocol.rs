@@ -14,7 +14,7 @@ async fn gates_are_shared_over_either_protocol() {
         let url = format!("{}?protocol={protocol}", server.url());
         builder(&url).build().expect("ok")
     };
-    share(&by("resp3"), &by("resp2")).await;
+    share(&server.url(), &by("resp3"), &by("resp2")).await;
 }
 
 /// A server, or something in front of it, that does not know `HELLO`. No ACL forbids that.
@@ -22,7 +22,7 @@ async fn gates_are_shared_over_either_protocol() {
 async fn gates_are_shared_where_hello_is_unknown() {
     let server = Server::start_with(&["--rename-command", "HELLO", ""]);
     let handle = || builder(&server.url()).build().expect("ok");
-    share(&handle(), &handle()).await;
+    share(&server.url(), &handle(), &handle()).await;
 }
 
 #[tokio::test]

@@ -1,30 +1,26 @@
 //! What two handles do with each other, whichever way they come.
 
 use portcullis::check::{Finding, Severity};
+use portcullis::redis;
 use portcullis::{Portcullis, Quota, RefusalKind};
 
-use crate::common::{LONG, give_back, promptly, queue, refusal, served, take, until_waiting};
+use crate::common::{
+    LIMIT, LONG, give_back, promptly, queue, refusal, served, take, until_waiting, within,
+};
 
-/// So many turns that asking by a timer, every 100 to 250 ms at best, would not get through them
-/// promptly.
-const TURNS: usize = 40;
+/// So many turns that who listens and hears nothing, and asks every 3 s, would not get through them
+/// within [`LIMIT`].
+const TURNS: usize = 10;
 
-/// Locks, hand-offs by push, permits, quotas, and a look at the server that finds nothing missing.
-pub(crate) async fn share(a: &Portcullis, b: &Portcullis) {
+/// Locks, hand-offs by push, permits, quotas, and a look at the server at `url` that finds nothing
+/// missing.
+pub(crate) async fn share(url: &str, a: &Portcullis, b: &Portcullis) {
     let lock = |handle: &Portcullis| handle.mutex("lock").ttl(LONG).expect("in range");
     let (one, other) = (lock(a), lock(b));
-    let mut guard = take(&one).await;
+    let guard = within(LIMIT, "what is free is taken", one.lock()).await;
+    let mut guard = guard.expect("it is free");
     assert_eq!(refusal(other.try_lock().await).kind(), RefusalKind::Busy);
-    // The first wait also makes the subscription.
-    let next = queue(&other);
-    until_waiting(&one, 1).await;
-    give_back(guard).await;
-    guard = served(next).await;
-    let next = queue(&one);
-    until_waiting(&other, 1).await;
-    give_back(guard).await;
-    guard = served(next).await;
-    promptly("turn follows turn", async {
+    within(LIMIT, "turn follows turn", async {
         for turn in 0..TURNS {
             let next = queue(if turn % 2 == 0 { &other } else { &one });
             until_waiting(&lock(a), 1).await;
@@ -34,6 +30,8 @@ pub(crate) async fn share(a: &Portcullis, b: &Portcullis) {
         give_back(guard).await;
     })
     .await;
+    // Who can't listen would ask more often: both do.
+    assert_eq!(inboxes(url).await, 2);
 
     let permits = |handle: &Portcullis| {
         let permits = handle.semaphore("permits", 1).expect("in range");
@@ -67,4 +65,17 @@ pub(crate) async fn share(a: &Portcullis, b: &Portcullis) {
         .map(ToString::to_string)
         .collect();
     assert!(found.is_empty(), "{found:?}");
+}
+
+/// How many handles listen.
+async fn inboxes(url: &str) -> usize {
+    let client = redis::Client::open(url).expect("an address");
+    let connection = client.get_multiplexed_async_connection().await;
+    let mut command = redis::cmd("PUBSUB");
+    command.arg("CHANNELS").arg("way:inbox:*");
+    let channels: Vec<String> = command
+        .query_async(&mut connection.expect("it answers"))
+        .await
+        .expect("it tells");
+    channels.len()
 }

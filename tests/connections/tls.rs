@@ -18,7 +18,7 @@ async fn gates_are_shared_over_tls_with_an_authority_of_ones_own() {
     let by_address = builder(&server.tls_url()).tls(tls()).build().expect("ok");
     let url = format!("rediss://localhost:{}/", server.port);
     let by_name = builder(&url).tls(tls()).build().expect("ok");
-    share(&by_address, &by_name).await;
+    share(&server.url(), &by_address, &by_name).await;
 }
 
 #[tokio::test]
@@ -34,7 +34,7 @@ async fn gates_are_shared_over_tls_with_client_certificates() {
             .client_certificate(shown.certificate, shown.key);
         builder(&server.tls_url()).tls(tls).build().expect("ok")
     };
-    share(&handle(), &handle()).await;
+    share(&server.url(), &handle(), &handle()).await;
 }
 
 #[tokio::test]
@@ -43,7 +43,7 @@ async fn a_certificate_without_an_authority_can_be_named_itself() {
     let server = TlsServer::showing(&identity);
     let tls = || Tls::new().root_certificate(&identity.certificate);
     let handle = || builder(&server.tls_url()).tls(tls()).build().expect("ok");
-    share(&handle(), &handle()).await;
+    share(&server.url(), &handle(), &handle()).await;
 }
 
 #[tokio::test]
@@ -53,7 +53,7 @@ async fn those_who_come_by_tls_and_those_who_do_not_share_gates() {
     let tls = Tls::new().root_certificate(&authority.certificate);
     let private = builder(&server.tls_url()).tls(tls).build().expect("ok");
     let plain = builder(&server.url()).build().expect("ok");
-    share(&private, &plain).await;
+    share(&server.url(), &private, &plain).await;
     share_again(&plain, &private).await;
 }
 
@@ -72,7 +72,7 @@ async fn a_subscriber_beside_a_pool_comes_by_tls() {
             .build()
             .expect("ok")
     };
-    share(&handle(), &handle()).await;
+    share(&server.url(), &handle(), &handle()).await;
 }
 
 async fn share_again(a: &Portcullis, b: &Portcullis) {

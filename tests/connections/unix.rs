@@ -31,7 +31,7 @@ async fn gates_are_shared_over_a_unix_socket_with_user_password_and_database() {
         by_socket.build().expect("ok"),
         builder(&by_port).build().expect("ok"),
     );
-    share(&a, &b).await;
+    share(&server.url(), &a, &b).await;
 }
 
 /// Two that both come by a socket, and a password that is everybody's.
@@ -45,5 +45,6 @@ async fn gates_are_shared_over_a_unix_socket_with_a_password_for_all() {
     server.command(&everybody).await;
     let url = format!("redis+unix://{socket}?pass=s3cret");
     let handle = || builder(&url).build().expect("ok");
-    share(&handle(), &handle()).await;
+    let by_port = format!("redis://:s3cret@127.0.0.1:{}/", server.port());
+    share(&by_port, &handle(), &handle()).await;
 }
