@@ -17,7 +17,7 @@ use crate::rate_limit::{Quotas, RateLimiter};
 use crate::semaphore::Semaphore;
 use crate::time::Clock;
 #[cfg(feature = "tls")]
-use crate::tls::Tls;
+use crate::tls::{self, Tls};
 
 /// A process' handle on the gates that it shares with others.
 ///
@@ -373,13 +373,16 @@ impl Builder {
             let problem = "no address is one of TLS; take rediss:// in place of redis://";
             return Err(ConfigError::new("tls", problem));
         }
+        #[cfg(feature = "tls")]
+        let secured = |info| tls::prepare(info, self.tls.as_ref());
+        #[cfg(not(feature = "tls"))]
+        let secured = without_tls;
         let source = match self.source.take() {
-            Some(Source::Server(info)) => Source::Server(Box::new(self.secured(*info)?)),
+            Some(Source::Server(info)) => Source::Server(Box::new(secured(*info)?)),
             Some(source @ Source::Pool(_)) => source,
             None => Source::local()?,
         };
-        let subscriber = self.subscriber.take();
-        let subscriber = subscriber.map(|info| self.secured(info)).transpose()?;
+        let subscriber = self.subscriber.take().map(secured).transpose()?;
         let origin = Origin::new(source, subscriber);
         let backend = ServerBackend::start(origin, &prefix, self.settings)?;
         Ok(Portcullis { backend, prefix })
@@ -393,18 +396,6 @@ impl Builder {
         };
         let mut servers = server.into_iter().chain(&self.subscriber);
         servers.any(|info| matches!(info.addr(), redis::ConnectionAddr::TcpTls { .. }))
-    }
-
-    /// Gives an address what a connection to it needs, if that is TLS.
-    fn secured(&self, info: redis::ConnectionInfo) -> Result<redis::ConnectionInfo, ConfigError> {
-        #[cfg(feature = "tls")]
-        return crate::tls::prepare(info, self.tls.as_ref());
-        // It is parsed where somebody else has asked for the client's TLS.
-        #[cfg(not(feature = "tls"))]
-        match info.addr() {
-            redis::ConnectionAddr::TcpTls { .. } => Err(ConfigError::new("url", NEEDS_TLS)),
-            _ => Ok(info),
-        }
     }
 
     /// Makes the handle, and [looks](Portcullis::check) whether the server fits. Warnings are told by
@@ -431,6 +422,15 @@ impl Builder {
             }
         }
         Ok(gates)
+    }
+}
+
+/// A TLS address is one where somebody else has asked for the client's TLS, too.
+#[cfg(not(feature = "tls"))]
+fn without_tls(info: redis::ConnectionInfo) -> Result<redis::ConnectionInfo, ConfigError> {
+    match info.addr() {
+        redis::ConnectionAddr::TcpTls { .. } => Err(ConfigError::new("url", NEEDS_TLS)),
+        _ => Ok(info),
     }
 }
 

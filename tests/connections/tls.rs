@@ -165,5 +165,5 @@ async fn other_process() {
         Ok(_) => say("held"),
         Err(error) => say(&error.to_string()),
     }
-    std::future::pending().await
+    std::future::pending::<()>().await;
 }

@@ -134,7 +134,9 @@ impl Listener {
                     }
                     None => return Ok(Gone),
                 },
-                () = sleep(HEALTH) => subscription.ping().await.map_err(Broken::up)?,
+                () = sleep(HEALTH) => {
+                    subscription.ping().await.map_err(Broken::up)?;
+                }
             }
         }
     }

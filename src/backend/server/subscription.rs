@@ -57,10 +57,9 @@ impl Subscription {
         bounded(self.patience, self.requests.unsubscribe(channel)).await
     }
 
-    /// Asks for an answer.
-    pub(super) async fn ping(&mut self) -> Result<(), RedisError> {
-        let answer: Value = bounded(self.patience, self.requests.ping()).await?;
-        answer.extract_error().map(drop)
+    /// Asks for an answer, which may be a no: somebody is there, all the same.
+    pub(super) async fn ping(&mut self) -> Result<Value, RedisError> {
+        bounded(self.patience, self.requests.ping()).await
     }
 
     /// Returns when the connection has ended.

@@ -19,6 +19,7 @@ impl Survey {
             let subscribed = connection.subscribe(&channel).await;
             listens = self.note(subscribed, ("+subscribe", Severity::Warning))?;
             let pinged = connection.ping().await;
+            let pinged = pinged.and_then(|answer| answer.extract_error().map(drop));
             self.note(pinged, ("+ping", Severity::Note))?;
             for key in exact {
                 self.try_channel(connection, &format!("{key}:released"))
