@@ -10,19 +10,18 @@ use std::fs::{self, Permissions};
 use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt;
 use std::sync::Arc;
-use std::time::Duration;
 
 use futures_util::future::join_all;
 use portcullis::BackendErrorKind::{
     NotPermitted, Protocol, Unauthenticated, Unreachable, Unsupported, Untrusted,
 };
-use portcullis::{BackendError, BackendErrorKind, Builder, Portcullis, Tls};
+use portcullis::{BackendError, BackendErrorKind, Portcullis, Tls};
 use rustix::thread::{Uid, set_thread_uid};
 
 use crate::certificates::{Authority, Identity, self_signed};
-use crate::common::{failure, promptly};
+use crate::common::{LIMIT, failure, within};
 use crate::heard::heard;
-use crate::place::{Folder, NAMES, TlsServer};
+use crate::place::{Folder, NAMES, TlsServer, impatient};
 use crate::support::Server;
 
 #[path = "../../src/snapshot.rs"]
@@ -31,22 +30,14 @@ mod snapshot;
 
 const TEXTS: &str = "tests/connections/texts.txt";
 /// So many are tried at once: each tries over and over until its time is up.
-const AT_ONCE: usize = 5;
+const AT_ONCE: usize = 7;
 const PASSWORD: &str = "pass-4711";
 
 /// Handles that are to fail, each with what keeps its server there.
 type Barred = Vec<(&'static str, BackendErrorKind, Portcullis, Arc<dyn Any>)>;
 
-fn builder(url: &str) -> Builder {
-    Portcullis::builder()
-        .url(url)
-        .prefix("way")
-        .connections(1)
-        .connect_timeout(Duration::from_secs(1))
-}
-
 async fn refused(handle: &Portcullis) -> BackendError {
-    failure(promptly("it fails", handle.mutex("lock").try_lock()).await)
+    failure(within(LIMIT, "it fails", handle.mutex("lock").try_lock()).await)
 }
 
 /// It tells neither a secret nor an address, in no form.
@@ -117,7 +108,7 @@ async fn by_credentials(barred: &mut Barred) {
         ),
     ] {
         let url = format!("redis://{credentials}127.0.0.1:{port}/{place}");
-        let handle = builder(&url).build().expect("an address");
+        let handle = impatient(&url).build().expect("an address");
         barred.push((situation, kind, handle, Arc::clone(&server)));
     }
 }
@@ -164,7 +155,7 @@ fn by_certificates(barred: &mut Barred) {
         ),
     ] {
         let server = TlsServer::showing(shown);
-        let handle = builder(&server.tls_url()).tls(tls).build().expect("ok");
+        let handle = impatient(&server.tls_url()).tls(tls).build().expect("ok");
         let server: Arc<dyn Any> = Arc::new(server);
         barred.push((situation, Untrusted, handle, Arc::clone(&server)));
     }
@@ -180,13 +171,13 @@ fn by_certificates(barred: &mut Barred) {
         ),
     ] {
         let server = TlsServer::asking(&valid, &clients, &["--tls-protocols", versions]);
-        let handle = builder(&server.tls_url()).tls(tls).build().expect("ok");
+        let handle = impatient(&server.tls_url()).tls(tls).build().expect("ok");
         let server: Arc<dyn Any> = Arc::new(server);
         barred.push((situation, Untrusted, handle, Arc::clone(&server)));
     }
     let server = TlsServer::showing(&valid);
     let url = format!("redis://127.0.0.1:{}/", server.port);
-    let handle = builder(&url).build().expect("ok");
+    let handle = impatient(&url).build().expect("ok");
     barred.push((
         "no TLS where TLS is spoken",
         Unreachable,
@@ -200,7 +191,7 @@ fn by_socket(barred: &mut Barred) {
     let socket = folder.path().join("redis.sock");
     let path = socket.to_str().expect("a plain name");
     let url = format!("unix://{path}");
-    let handle = builder(&format!("{url}.not"));
+    let handle = impatient(&format!("{url}.not"));
     let handle = handle.build().expect("an address");
     barred.push(("no such socket", Unreachable, handle, Arc::new(())));
 
@@ -211,7 +202,7 @@ fn by_socket(barred: &mut Barred) {
         if rustix::process::geteuid().is_root() {
             set_thread_uid(Uid::from_raw(65534)).expect("root may be anybody");
         }
-        builder(&url).build().expect("an address")
+        impatient(&url).build().expect("an address")
     });
     let handle = built.join().expect("no panic");
     let server = Arc::new((server, folder));
@@ -252,7 +243,8 @@ async fn each_barred_way_is_told_with_what_to_do() {
 async fn tls_where_none_is_spoken_fails_in_time() {
     let server = Server::start();
     let url = format!("rediss://127.0.0.1:{}/", server.port());
-    let error = refused(&builder(&url).build().expect("ok")).await;
+    let handle = impatient(&url).build().expect("ok");
+    let error = refused(&handle).await;
     assert!([Unreachable, Protocol].contains(&error.kind()), "{error}");
     assert!(error.to_string().contains("TLS"), "{error}");
     assert_silent(&error);
@@ -263,8 +255,9 @@ async fn tls_where_none_is_spoken_fails_in_time() {
 async fn tls_where_nobody_answers_fails_in_time() {
     let silent = TcpListener::bind("127.0.0.1:0").expect("the loopback interface is up");
     let port = silent.local_addr().expect("it is bound").port();
-    let handle = builder(&format!("rediss://127.0.0.1:{port}/")).build();
-    let error = refused(&handle.expect("ok")).await;
+    let handle = impatient(&format!("rediss://127.0.0.1:{port}/")).build();
+    let handle = handle.expect("ok");
+    let error = refused(&handle).await;
     assert_eq!(error.kind(), Unreachable);
     assert!(
         error.to_string().contains("is this a port for TLS?"),

@@ -107,6 +107,14 @@ pub(crate) fn builder(url: &str) -> Builder {
     Portcullis::builder()
         .url(url)
         .prefix("way")
+        .command_timeout(Duration::from_secs(5))
+        .connect_timeout(Duration::from_secs(5))
+}
+
+/// For ways that are barred: all of a time-out is waited for.
+pub(crate) fn impatient(url: &str) -> Builder {
+    builder(url)
+        .connections(1)
         .command_timeout(Duration::from_secs(2))
-        .connect_timeout(Duration::from_secs(2))
+        .connect_timeout(Duration::from_secs(1))
 }

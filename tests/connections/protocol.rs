@@ -3,7 +3,7 @@
 use portcullis::BackendErrorKind;
 
 use crate::common::{LIMIT, failure, within};
-use crate::place::builder;
+use crate::place::{builder, impatient};
 use crate::sharing::share;
 use crate::support::Server;
 
@@ -29,7 +29,7 @@ async fn gates_are_shared_where_hello_is_unknown() {
 async fn who_asks_for_a_protocol_that_the_server_does_not_know_is_told() {
     let server = Server::start_with(&["--rename-command", "HELLO", ""]);
     let url = format!("{}?protocol=resp3", server.url());
-    let handle = builder(&url).build().expect("ok");
+    let handle = impatient(&url).build().expect("ok");
     let error = failure(within(LIMIT, "it fails", handle.mutex("lock").lock()).await);
     assert_eq!(error.kind(), BackendErrorKind::Unsupported);
     assert!(error.to_string().contains("protocol=resp3"), "{error}");

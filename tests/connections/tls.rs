@@ -6,7 +6,7 @@ use portcullis::{BackendErrorKind, Portcullis, Tls};
 
 use crate::certificates::{Authority, self_signed};
 use crate::common::{LIMIT, LONG, failure, give_back, queue, served, take, until_waiting, within};
-use crate::place::{Folder, NAMES, TlsServer, builder};
+use crate::place::{Folder, NAMES, TlsServer, builder, impatient};
 use crate::sharing::share;
 use crate::support::{Other, Proxy, my_role, say, wait_for};
 
@@ -113,7 +113,7 @@ async fn connections_that_are_cut_are_made_again() {
 #[tokio::test]
 async fn a_look_at_a_server_that_is_not_trusted_says_so() {
     let server = TlsServer::showing(&Authority::new().server(&NAMES));
-    let handle = builder(&server.tls_url()).build().expect("ok");
+    let handle = impatient(&server.tls_url()).build().expect("ok");
     let error = within(LIMIT, "it fails", handle.check().into_future()).await;
     let error = error.expect_err("nobody vouches for it");
     assert_eq!(error.kind(), BackendErrorKind::Untrusted, "{error}");
@@ -160,7 +160,7 @@ async fn other_process() {
     }
     let url = std::env::var("PORTCULLIS_TEST_URL").expect("set along with the role");
     say("ready");
-    let handle = builder(&url).build().expect("ok");
+    let handle = impatient(&url).build().expect("ok");
     match handle.mutex("lock").try_lock().await {
         Ok(_) => say("held"),
         Err(error) => say(&error.to_string()),
