@@ -52,6 +52,12 @@ pub enum Finding {
         /// What it answers: `OOM`, `NOREPLICAS`, `MISCONF`.
         code: String,
     },
+    /// A script is not there, and the handle [loads none](crate::Builder::preloaded_scripts).
+    #[non_exhaustive]
+    NotLoaded {
+        /// Which one: `mutex/acquire`.
+        script: String,
+    },
     /// A script fails, or answers what it never answers.
     #[non_exhaustive]
     ScriptFails {
@@ -125,6 +131,7 @@ impl Finding {
             | Self::Cluster
             | Self::TooOld { .. }
             | Self::Declines { .. }
+            | Self::NotLoaded { .. }
             | Self::ScriptFails { .. }
             | Self::CommandFails { .. } => Severity::Problem,
             Self::Evicts { .. }
@@ -167,6 +174,12 @@ impl fmt::Display for Finding {
                 };
                 write!(f, "the server declines to write ({code}): {what}")
             }
+            Self::NotLoaded { script } => write!(
+                f,
+                "the script {script} is not on the server, and this handle brings it none; load \
+                 those of this release on every server that may be the master (see \
+                 `portcullis::scripts`)"
+            ),
             Self::ScriptFails { script, code } => write!(
                 f,
                 "the script {script} fails ({code}); is the server Redis 6.2 or later, or Valkey, \

@@ -26,10 +26,11 @@ mod server;
 
 /// Makes tests of sentences, each on a rig of its own.
 macro_rules! sentences {
-    ($rig:ty; $($topic:ident { $($sentence:ident,)* })*) => {$(
+    ($only:tt $rig:ty; $($topic:ident { $($sentence:ident,)* })*) => {$(
         mod $topic {
             $(
                 #[tokio::test]
+                #$only
                 async fn $sentence() {
                     crate::$topic::$sentence::<$rig>().await;
                 }
@@ -38,12 +39,15 @@ macro_rules! sentences {
     )*};
 }
 
-/// Every sentence that holds everywhere, for one kind of rig. One that is left out here is dead
+/// Every sentence that holds everywhere, for one kind of rig, and with an attribute for all. One that is left out here is dead
 /// code, which the compiler tells.
 macro_rules! behaviors {
     ($place:ident, $rig:ty) => {
+        behaviors!($place, $rig, [cfg(test)]);
+    };
+    ($place:ident, $rig:ty, $only:tt) => {
         mod $place {
-            sentences! { $rig;
+            sentences! { $only $rig;
                 mutex {
                     two_handles_exclude_each_other,
                     waiters_of_two_handles_are_served_in_the_order_they_came,
@@ -135,3 +139,8 @@ macro_rules! behaviors {
 
 behaviors!(on_a_server, crate::rig::ServerRig);
 behaviors!(in_memory, crate::rig::MemoryRig);
+behaviors!(
+    at_a_url,
+    crate::rig::UrlRig,
+    [ignore = "`scripts/test --servers own` names the server"]
+);

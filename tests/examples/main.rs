@@ -13,6 +13,7 @@ mod place;
 
 mod axum_per_route;
 mod example;
+mod load_scripts;
 mod outbound_client;
 mod rate_limit;
 mod server;

@@ -454,6 +454,9 @@ impl Driver {
                 for (call, value) in calls.into_iter().zip(values) {
                     match value {
                         Value::ServerError(error) => match Failure::of_server(error) {
+                            Failure::NoScript if self.settings.preloaded => {
+                                self.failed(now, link, generation, call, Failure::not_loaded());
+                            }
                             // It did not run, so it may go again, with its text.
                             Failure::NoScript => whole.push(call),
                             failure => self.failed(now, link, generation, call, failure),

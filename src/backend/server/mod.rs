@@ -32,6 +32,7 @@ use self::check::{Inspector, Look};
 use self::core::{Asked, Command, Core};
 use self::driver::Driver;
 pub(crate) use self::origin::{Origin, Source};
+pub(crate) use self::script::Script;
 use super::local::Local;
 use super::{
     Acquire, Backend, CheckAnswer, Place, ReleaseAnswer, ShutdownReport, Take, Taking, Terms,
@@ -49,6 +50,8 @@ pub(crate) struct Settings {
     pub(crate) command_timeout: Duration,
     pub(crate) connect_timeout: Duration,
     pub(crate) admission_budget: Duration,
+    /// Whether somebody else brings the scripts to the server.
+    pub(crate) preloaded: bool,
 }
 
 impl Default for Settings {
@@ -58,6 +61,7 @@ impl Default for Settings {
             command_timeout: Duration::from_millis(500),
             connect_timeout: Duration::from_secs(1),
             admission_budget: Duration::from_millis(100),
+            preloaded: false,
         }
     }
 }

@@ -30,8 +30,15 @@ struct Trial {
 }
 
 impl Survey {
-    /// Loads all scripts and runs them.
+    /// Loads all scripts, unless somebody else does, and runs them.
     pub(super) async fn try_scripts(&mut self, may_eval: bool) -> Result<(), BackendError> {
+        if !self.inspector.settings.preloaded {
+            self.load_scripts(may_eval).await?;
+        }
+        self.run_scripts(may_eval).await
+    }
+
+    async fn load_scripts(&mut self, may_eval: bool) -> Result<(), BackendError> {
         let mut may_load = true;
         for answer in self.ask(&link::scripts()).await? {
             let rule = Some(("+script|load", Severity::Note));
@@ -54,6 +61,10 @@ impl Survey {
                 }
             }
         }
+        Ok(())
+    }
+
+    async fn run_scripts(&mut self, may_eval: bool) -> Result<(), BackendError> {
         // A script that is denied a command half-way would leave what it wrote before.
         if self.findings.iter().any(is_missing_right) {
             return Ok(());
@@ -180,6 +191,13 @@ impl Survey {
             }
             answers.push(match outcome {
                 Outcome::Done(value) => Some(value),
+                Outcome::Failed(code)
+                    if code == "NOSCRIPT" && self.inspector.settings.preloaded =>
+                {
+                    let script = call.script().name.clone();
+                    self.find(Finding::NotLoaded { script });
+                    None
+                }
                 Outcome::Failed(code) => {
                     let script = call.script().name.clone();
                     self.find(Finding::ScriptFails { script, code });
