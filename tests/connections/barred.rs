@@ -10,6 +10,7 @@ use std::fs::{self, Permissions};
 use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt;
 use std::sync::Arc;
+use std::time::Instant;
 
 use futures_util::future::join_all;
 use portcullis::BackendErrorKind::{
@@ -30,14 +31,24 @@ mod snapshot;
 
 const TEXTS: &str = "tests/connections/texts.txt";
 /// So many are tried at once: each tries over and over until its time is up.
-const AT_ONCE: usize = 7;
+const AT_ONCE: usize = 5;
 const PASSWORD: &str = "pass-4711";
 
 /// Handles that are to fail, each with what keeps its server there.
 type Barred = Vec<(&'static str, BackendErrorKind, Portcullis, Arc<dyn Any>)>;
 
-async fn refused(handle: &Portcullis) -> BackendError {
-    failure(within(LIMIT, "it fails", handle.mutex("lock").try_lock()).await)
+/// What is told at last: a busy machine may not get through a handshake at first.
+pub(crate) async fn refused(handle: &Portcullis, kinds: &[BackendErrorKind]) -> BackendError {
+    let begun = Instant::now();
+    loop {
+        let lock = handle.mutex("lock");
+        let error = failure(within(LIMIT, "it fails", lock.try_lock()).await);
+        let is_told = kinds.contains(&error.kind()) && !error.to_string().contains("server yet");
+        if is_told || begun.elapsed() > LIMIT {
+            assert!(kinds.contains(&error.kind()), "{kinds:?}: {error}");
+            return error;
+        }
+    }
 }
 
 /// It tells neither a secret nor an address, in no form.
@@ -218,12 +229,14 @@ async fn each_barred_way_is_told_with_what_to_do() {
     by_socket(&mut barred);
     let mut errors = Vec::new();
     for some in barred.chunks(AT_ONCE) {
-        let some = some.iter().map(|(_, _, handle, _)| refused(handle));
+        let some = some.iter().map(async |(situation, kind, handle, _)| {
+            let error = refused(handle, &[*kind]).await;
+            (situation, kind, error)
+        });
         errors.extend(join_all(some).await);
     }
     let mut text = String::new();
-    for ((situation, kind, ..), error) in barred.iter().zip(errors) {
-        assert_eq!(error.kind(), *kind, "{situation}: {error}");
+    for (situation, kind, error) in errors {
         assert_silent(&error);
         // But for the time that it took.
         let told = error.to_string();
@@ -244,8 +257,7 @@ async fn tls_where_none_is_spoken_fails_in_time() {
     let server = Server::start();
     let url = format!("rediss://127.0.0.1:{}/", server.port());
     let handle = impatient(&url).build().expect("ok");
-    let error = refused(&handle).await;
-    assert!([Unreachable, Protocol].contains(&error.kind()), "{error}");
+    let error = refused(&handle, &[Unreachable, Protocol]).await;
     assert!(error.to_string().contains("TLS"), "{error}");
     assert_silent(&error);
 }
@@ -257,8 +269,7 @@ async fn tls_where_nobody_answers_fails_in_time() {
     let port = silent.local_addr().expect("it is bound").port();
     let handle = impatient(&format!("rediss://127.0.0.1:{port}/")).build();
     let handle = handle.expect("ok");
-    let error = refused(&handle).await;
-    assert_eq!(error.kind(), Unreachable);
+    let error = refused(&handle, &[Unreachable]).await;
     assert!(
         error.to_string().contains("is this a port for TLS?"),
         "{error}"

@@ -10,7 +10,7 @@ use crate::common::{
 
 /// So many turns that who listens and hears nothing, and asks every 3 s, would not get through them
 /// within [`LIMIT`].
-const TURNS: usize = 10;
+const TURNS: usize = 40;
 
 /// Locks, hand-offs by push, permits, quotas, and a look at the server at `url` that finds nothing
 /// missing.

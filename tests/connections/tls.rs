@@ -4,8 +4,9 @@ use portcullis::deadpool_redis::{Config, Runtime};
 use portcullis::redis::IntoConnectionInfo;
 use portcullis::{BackendErrorKind, Portcullis, Tls};
 
+use crate::barred::refused;
 use crate::certificates::{Authority, self_signed};
-use crate::common::{LIMIT, LONG, failure, give_back, queue, served, take, until_waiting, within};
+use crate::common::{LIMIT, LONG, give_back, queue, served, take, until_waiting, within};
 use crate::place::{Folder, NAMES, TlsServer, builder, impatient};
 use crate::sharing::share;
 use crate::support::{Other, Proxy, my_role, say, wait_for};
@@ -94,7 +95,8 @@ async fn connections_that_are_cut_are_made_again() {
     let handle = || builder(&url).tls(tls()).build().expect("ok");
     let (a, b) = (handle(), handle());
     let lock = |handle: &Portcullis| handle.mutex("lock").ttl(LONG).expect("ok");
-    let guard = take(&lock(&a)).await;
+    let guard = within(LIMIT, "what is free is taken", lock(&a).lock()).await;
+    let guard = guard.expect("it is free");
     let next = queue(&lock(&b));
     until_waiting(&lock(&a), 1).await;
     proxy.cut();
@@ -114,10 +116,9 @@ async fn connections_that_are_cut_are_made_again() {
 async fn a_look_at_a_server_that_is_not_trusted_says_so() {
     let server = TlsServer::showing(&Authority::new().server(&NAMES));
     let handle = impatient(&server.tls_url()).build().expect("ok");
+    refused(&handle, &[BackendErrorKind::Untrusted]).await;
     let error = within(LIMIT, "it fails", handle.check().into_future()).await;
     let error = error.expect_err("nobody vouches for it");
-    assert_eq!(error.kind(), BackendErrorKind::Untrusted, "{error}");
-    let error = failure(within(LIMIT, "it fails", handle.mutex("lock").lock()).await);
     assert_eq!(error.kind(), BackendErrorKind::Untrusted, "{error}");
 }
 
@@ -160,7 +161,7 @@ async fn other_process() {
     }
     let url = std::env::var("PORTCULLIS_TEST_URL").expect("set along with the role");
     say("ready");
-    let handle = impatient(&url).build().expect("ok");
+    let handle = builder(&url).connections(1).build().expect("ok");
     match handle.mutex("lock").try_lock().await {
         Ok(_) => say("held"),
         Err(error) => say(&error.to_string()),
