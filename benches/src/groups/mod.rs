@@ -4,6 +4,7 @@ mod handoff;
 mod layer_overhead;
 mod memory_backend;
 mod outage;
+mod rate_limit;
 mod renewal;
 mod scale;
 mod semaphore;
@@ -20,10 +21,11 @@ pub(crate) struct Group {
     pub(crate) run: fn(&mut Report),
 }
 
-pub(crate) const GROUPS: [Group; 8] = [
+pub(crate) const GROUPS: [Group; 9] = [
     uncontended::GROUP,
     handoff::GROUP,
     semaphore::GROUP,
+    rate_limit::GROUP,
     renewal::GROUP,
     layer_overhead::GROUP,
     memory_backend::GROUP,

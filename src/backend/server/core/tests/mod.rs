@@ -9,6 +9,7 @@ mod outage;
 mod shutdown;
 mod speaking;
 mod taking;
+mod turns_fuzz;
 mod waiting;
 
 use std::sync::{Arc, Mutex, PoisonError};
