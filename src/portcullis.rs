@@ -268,13 +268,13 @@ impl Builder {
     /// | address | what it is |
     /// | --- | --- |
     /// | `redis://host:port/db` | TCP |
-    /// | `rediss://host:port/db` | TLS, with the feature `tls`; the certificate must be for `host` |
+    /// | `rediss://host:port/db` | TLS (feature `tls`); its certificate must be for `host` |
     /// | `unix:///path?db=2&user=name&pass=word` | a Unix socket |
     /// | `redis://name:word@host/`, `redis://:word@host/` | user and password, or only a password |
     /// | `…?protocol=resp3` | the protocol from Redis 6 on, in place of the one that all speak |
     ///
-    /// The port is 6379 and the database 0 where none is named. What is not a letter or a digit in a
-    /// name or a password is written `%XX`. Processes share gates only if they use the same
+    /// The port is 6379 and the database 0 where none is named. What is not a letter or a digit in
+    /// a name or a password is written `%XX`. Processes share gates only if they use the same
     /// database; another than 0 needs the right to `SELECT`. The protocol makes no difference to
     /// gates: pushes come over both. `#insecure` behind a `rediss://` address is refused.
     pub fn url(mut self, server: impl redis::IntoConnectionInfo) -> Self {

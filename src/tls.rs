@@ -11,11 +11,13 @@ use rustls::{ClientConfig, RootCertStore};
 
 use crate::error::ConfigError;
 
-/// Whom to trust at `rediss://` addresses, and what to show to a server that asks for a certificate.
+/// Whom to trust at `rediss://` addresses, and what to show to a server that asks for a
+/// certificate.
 ///
 /// Without any of it, a server is trusted if its certificate was issued by one of the CAs that the
-/// system trusts, or of those in the file or folder that the environment names in `SSL_CERT_FILE` and
-/// `SSL_CERT_DIR`. A server's certificate must be for the host in its address, whatever is set here.
+/// system trusts, or of those in the file or folder that the environment names in `SSL_CERT_FILE`
+/// and `SSL_CERT_DIR`. A server's certificate must be for the host in its address, whatever is set
+/// here.
 ///
 /// The server speaks TLS 1.2 or 1.3. The cryptography is the process' default for `rustls`; where
 /// there is none yet, building the first handle with such an address makes it that of `ring`. A
@@ -54,8 +56,8 @@ impl Tls {
         Self::default()
     }
 
-    /// Trusts this CA *instead of* those of the system: one certificate or more, in PEM. Each further
-    /// call adds to them. The certificate of a server that issued it to itself can be named too, if
+    /// Trusts this CA *instead of* those of the system: one certificate or more, in PEM. Each
+    /// further call adds to them. The certificate of a server that issued it to itself can be named too, if
     /// it is not marked as one of a CA.
     pub fn root_certificate(mut self, pem: impl AsRef<[u8]>) -> Self {
         let roots = self.roots.get_or_insert_default();
@@ -156,8 +158,8 @@ fn wrong_client(problem: &str) -> ConfigError {
     ConfigError::new("client_certificate", problem)
 }
 
-/// Gives an address all that a connection to it needs, and checks that; one that is not of TLS stays
-/// as it is.
+/// Gives an address all that a connection to it needs, and checks that; one that is not of TLS
+/// stays as it is.
 pub(crate) fn prepare(
     info: ConnectionInfo,
     tls: Option<&Tls>,

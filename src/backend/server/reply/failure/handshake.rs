@@ -112,8 +112,8 @@ const fn of_client(_: &RedisError) -> Option<Cause> {
 /// What the client found before it connected.
 #[cfg(feature = "tls")]
 fn of_client(error: &RedisError) -> Option<Cause> {
-    // An address was looked at when the handle was built. What is left is what the client reads with
-    // each connection.
+    // An address was looked at when the handle was built. What is left is what the client reads
+    // with each connection.
     let is_about_files = error.kind() == ErrorKind::Io && error.source().is_some();
     is_about_files.then_some(Cause::told(
         BackendErrorKind::Untrusted,
