@@ -207,7 +207,7 @@ impl Error for Refusal {}
 /// | kind | an outage | what mends it |
 /// | --- | --- | --- |
 /// | `Unreachable`, `TimedOut`, `ServerBusy`, `NotServing` | yes | time, or whoever runs the server |
-/// | `Refused`, `Unauthenticated` | yes: it lets nobody do anything | whoever runs the server |
+/// | `Refused`, `Unauthenticated`, `Untrusted` | yes: it lets nobody do anything | whoever runs the server |
 /// | `NotPermitted`, `ForeignData`, `Unsupported` | no | settings: rights, names, the kind of server |
 /// | `Incompatible` | no | the end of a deploy |
 /// | `Protocol` | no | finding out what answers there |
@@ -234,6 +234,10 @@ pub enum BackendErrorKind {
     Refused,
     /// The server refuses the credentials (`NOAUTH`, `WRONGPASS`), as when they have been changed.
     Unauthenticated,
+    /// No TLS connection, because one side does not trust the other's certificate: it has expired, is
+    /// for another host, or was issued by nobody who is trusted; or the server wants one and was shown
+    /// none. Nothing was sent.
+    Untrusted,
     /// The user may not do this (`NOPERM`): a command, a key, a channel or a script's own command.
     NotPermitted,
     /// Something else lives under the key (`WRONGTYPE`).
@@ -258,6 +262,7 @@ impl BackendErrorKind {
             Self::NotServing => "not-serving",
             Self::Refused => "refused",
             Self::Unauthenticated => "unauthenticated",
+            Self::Untrusted => "untrusted",
             Self::NotPermitted => "not-permitted",
             Self::ForeignData => "foreign-data",
             Self::Unsupported => "unsupported",
@@ -277,7 +282,8 @@ impl BackendErrorKind {
             | Self::ServerBusy
             | Self::NotServing
             | Self::Refused
-            | Self::Unauthenticated => true,
+            | Self::Unauthenticated
+            | Self::Untrusted => true,
             Self::NotPermitted
             | Self::ForeignData
             | Self::Unsupported

@@ -13,6 +13,7 @@
 //! # Features
 //!
 //! - `axum`: [`Held`] as an extractor, and keys from what axum knows of a request.
+//! - `tls`: `rediss://` addresses, and whom to trust there (`Tls`).
 //! - `tonic`: gRPC statuses for those who are not let through.
 //! - `test-util`: gates in memory for the tests of those who use them (`test_util`).
 
@@ -36,6 +37,8 @@ mod snapshot;
 #[cfg(feature = "test-util")]
 pub mod test_util;
 mod time;
+#[cfg(feature = "tls")]
+mod tls;
 mod token;
 
 pub use deadpool_redis;
@@ -52,6 +55,8 @@ pub use self::mutex::{Mutex, MutexGuard};
 pub use self::portcullis::{Builder, Portcullis};
 pub use self::rate_limit::{Quota, QuotaReport, QuotaStatus, Quotas, RateLimiter};
 pub use self::semaphore::{Semaphore, SemaphorePermit};
+#[cfg(feature = "tls")]
+pub use self::tls::Tls;
 pub use self::token::FencingToken;
 
 #[cfg(doctest)]

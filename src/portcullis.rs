@@ -16,6 +16,8 @@ use crate::mutex::Mutex;
 use crate::rate_limit::{Quotas, RateLimiter};
 use crate::semaphore::Semaphore;
 use crate::time::Clock;
+#[cfg(feature = "tls")]
+use crate::tls::{self, Tls};
 
 /// A process' handle on the gates that it shares with others.
 ///
@@ -229,11 +231,19 @@ impl fmt::Debug for Portcullis {
     }
 }
 
+/// What a TLS address is told where this crate was built without TLS.
+const NEEDS_TLS: &str = "TLS (rediss://) needs this crate's feature `tls`; turn it on, or take a \
+                         redis:// or unix:// address";
+
 /// Configures a [`Portcullis`].
 ///
 /// | setting | unit and range | default |
 /// | --- | --- | --- |
-/// | [`url`](Self::url) | `redis://`, `unix://` | `redis://127.0.0.1/` |
+/// | [`url`](Self::url) | `redis://`, `rediss://` (feature `tls`), `unix://` | `redis://127.0.0.1/` |
+#[cfg_attr(
+    feature = "tls",
+    doc = "| [`tls`](Self::tls) | certificates in PEM | the CAs that the system trusts, no certificate of our own |"
+)]
 /// | [`prefix`](Self::prefix) | 1 to 64 of `A-Z a-z 0-9 - _ . :` | `portcullis` |
 /// | [`connections`](Self::connections) | 1 to 4 | 2 |
 /// | [`command_timeout`](Self::command_timeout) | 10 ms to 60 s | 500 ms |
@@ -247,19 +257,34 @@ pub struct Builder {
     source: Option<Source>,
     subscriber: Option<redis::ConnectionInfo>,
     url_error: Option<ConfigError>,
+    #[cfg(feature = "tls")]
+    tls: Option<Tls>,
     prefix: Option<String>,
     settings: Settings,
 }
 
 impl Builder {
     /// Sets the server to use: anything that makes a [`redis::ConnectionInfo`].
+    ///
+    /// | address | what it is |
+    /// | --- | --- |
+    /// | `redis://host:port/db` | TCP |
+    /// | `rediss://host:port/db` | TLS (feature `tls`); its certificate must be for `host` |
+    /// | `unix:///path?db=2&user=name&pass=word` | a Unix socket |
+    /// | `redis://name:word@host/`, `redis://:word@host/` | user and password, or only a password |
+    /// | `…?protocol=resp3` | the protocol from Redis 6 on, in place of the one that all speak |
+    ///
+    /// The port is 6379 and the database 0 where none is named. What is not a letter or a digit in
+    /// a name or a password is written `%XX`. Processes share gates only if they use the same
+    /// database; another than 0 needs the right to `SELECT`. The protocol makes no difference to
+    /// gates: pushes come over both. `#insecure` behind a `rediss://` address is refused.
     pub fn url(mut self, server: impl redis::IntoConnectionInfo) -> Self {
         match server.into_connection_info() {
             Ok(info) => self.source = Some(Source::Server(Box::new(info))),
             // The cause may quote the URL, and with it a password: only what it is about is told.
             Err(error) => {
                 let problem = if error.to_string().contains("TLS") {
-                    "TLS (rediss://) is not supported yet; take a redis:// or unix:// address"
+                    NEEDS_TLS
                 } else {
                     "not the address of a server, such as redis://127.0.0.1:6379/0 or \
                      unix:///run/redis/redis.sock"
@@ -283,6 +308,15 @@ impl Builder {
     /// Sets where to listen for pushes: the server to which the [`pool`](Self::pool) connects.
     pub fn subscriber(mut self, server: redis::ConnectionInfo) -> Self {
         self.subscriber = Some(server);
+        self
+    }
+
+    /// Sets whom to trust at `rediss://` addresses, and what to show there: of the
+    /// [`url`](Self::url), and of the [`subscriber`](Self::subscriber). A [`pool`](Self::pool) has
+    /// certificates of its own. Needs the feature `tls`.
+    #[cfg(feature = "tls")]
+    pub fn tls(mut self, tls: Tls) -> Self {
+        self.tls = Some(tls);
         self
     }
 
@@ -387,8 +421,9 @@ impl Builder {
     ///
     /// # Errors
     ///
-    /// Names the setting that is out of its range.
-    pub fn build(self) -> Result<Portcullis, ConfigError> {
+    /// Names the setting that is out of its range, or that can't be used: an address that is none,
+    /// certificates that can't be read.
+    pub fn build(mut self) -> Result<Portcullis, ConfigError> {
         if let Some(error) = self.url_error {
             return Err(error);
         }
@@ -396,13 +431,34 @@ impl Builder {
             Some(prefix) => Prefix::new(prefix)?,
             None => Prefix::default(),
         };
-        let source = match self.source {
-            Some(source) => source,
+        #[cfg(feature = "tls")]
+        if self.tls.is_some() && !self.speaks_tls() {
+            let problem = "no address is one of TLS; take rediss:// in place of redis://";
+            return Err(ConfigError::new("tls", problem));
+        }
+        #[cfg(feature = "tls")]
+        let secured = |info| tls::prepare(info, self.tls.as_ref());
+        #[cfg(not(feature = "tls"))]
+        let secured = without_tls;
+        let source = match self.source.take() {
+            Some(Source::Server(info)) => Source::Server(Box::new(secured(*info)?)),
+            Some(source @ Source::Pool(_)) => source,
             None => Source::local()?,
         };
-        let origin = Origin::new(source, self.subscriber);
+        let subscriber = self.subscriber.take().map(secured).transpose()?;
+        let origin = Origin::new(source, subscriber);
         let backend = ServerBackend::start(origin, &prefix, self.settings)?;
         Ok(Portcullis { backend, prefix })
+    }
+
+    #[cfg(feature = "tls")]
+    fn speaks_tls(&self) -> bool {
+        let server = match &self.source {
+            Some(Source::Server(info)) => Some(&**info),
+            Some(Source::Pool(_)) | None => None,
+        };
+        let mut servers = server.into_iter().chain(&self.subscriber);
+        servers.any(|info| matches!(info.addr(), redis::ConnectionAddr::TcpTls { .. }))
     }
 
     /// Makes the handle, and [looks](Portcullis::check) whether the server fits. Warnings are told by
@@ -432,10 +488,22 @@ impl Builder {
     }
 }
 
+/// A TLS address is one where somebody else has asked for the client's TLS, too.
+#[cfg(not(feature = "tls"))]
+fn without_tls(info: redis::ConnectionInfo) -> Result<redis::ConnectionInfo, ConfigError> {
+    match info.addr() {
+        redis::ConnectionAddr::TcpTls { .. } => Err(ConfigError::new("url", NEEDS_TLS)),
+        _ => Ok(info),
+    }
+}
+
 /// Without addresses, which may name users and hold passwords.
 impl fmt::Debug for Builder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Builder")
+        let mut shown = f.debug_struct("Builder");
+        #[cfg(feature = "tls")]
+        shown.field("tls", &self.tls);
+        shown
             .field("source", &self.source)
             .field("has_subscriber", &self.subscriber.is_some())
             .field("prefix", &self.prefix)
@@ -467,9 +535,10 @@ mod tests {
             assert!(!problem.contains("TLS"), "{problem}");
         }
         for url in ["rediss://127.0.0.1/", "valkeys://127.0.0.1/"] {
-            // Built together with somebody who has asked for redis' TLS, these are addresses.
-            if let Err(error) = Portcullis::builder().url(url).build() {
-                assert!(error.to_string().contains("TLS"), "{error}");
+            let built = Portcullis::builder().url(url).build();
+            assert_eq!(built.is_ok(), cfg!(feature = "tls"));
+            if let Err(error) = built {
+                assert!(error.to_string().contains("feature `tls`"), "{error}");
             }
         }
     }

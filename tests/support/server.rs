@@ -20,6 +20,9 @@ const READY: Duration = Duration::from_secs(20);
 /// How long one command may take.
 const COMMAND: Duration = Duration::from_secs(10);
 
+/// As the value of an option: a port that is free.
+pub(crate) const FREE_PORT: &str = "<a free port>";
+
 /// A running redis-server without persistence, with a port and a folder of its own. Killed when
 /// dropped.
 #[derive(Debug)]
@@ -90,10 +93,14 @@ impl Server {
         let folder =
             std::env::temp_dir().join(format!("portcullis-test-{}-{number}", std::process::id()));
         fs::create_dir_all(&folder).expect("the temporary folder can be written");
-        let options: Vec<String> = options.iter().map(|&option| option.to_owned()).collect();
         // Somebody else may take the port between the look and the start: then try another.
         for _ in 0..10 {
             let port = free_port();
+            let chosen = |&option: &&str| match option {
+                FREE_PORT => free_port().to_string(),
+                other => other.to_owned(),
+            };
+            let options: Vec<String> = options.iter().map(chosen).collect();
             if let Ok(child) = launch(port, &folder, &options, clock.as_ref()) {
                 return Self {
                     child: Mutex::new(child),
@@ -110,6 +117,14 @@ impl Server {
 
     pub(crate) const fn port(&self) -> u16 {
         self.port
+    }
+
+    /// The value of an option that it was started with.
+    #[track_caller]
+    pub(crate) fn option(&self, name: &str) -> &str {
+        let at = self.options.iter().position(|option| option == name);
+        let value = at.and_then(|at| self.options.get(at + 1));
+        value.expect("it was started with this option")
     }
 
     pub(crate) fn url(&self) -> String {

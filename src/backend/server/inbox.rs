@@ -8,11 +8,9 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use redis::aio::MultiplexedConnection;
-use redis::{AsyncConnectionConfig, Cmd, PushInfo, PushKind, RedisError, Value};
-use tokio::sync::Notify;
+use redis::{Msg, RedisError};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender};
-use tokio::time::{sleep, timeout};
+use tokio::time::sleep;
 
 use super::Settings;
 use super::backoff::Backoff;
@@ -20,6 +18,7 @@ use super::core::Channel;
 use super::driver::Event;
 use super::origin::Origin;
 use super::reply::Failure;
+use super::subscription::Subscription;
 use crate::error::BackendErrorKind;
 use crate::time::CLAIM;
 use crate::token::Instance;
@@ -113,95 +112,52 @@ impl Listener {
 
     /// Listens until the connection fails or the driver is gone.
     async fn listen(&mut self, joined: &mut HashSet<Box<str>>) -> Result<Gone, Broken> {
-        let cut = Arc::new(Notify::new());
-        let mut connection = self.open(Arc::clone(&cut)).await.map_err(Broken::down)?;
-        self.subscribe(&mut connection, &self.channel)
-            .await
-            .map_err(Broken::down)?;
+        let mut subscription = self.open().await.map_err(Broken::down)?;
+        let subscribed = subscription.subscribe(&self.channel).await;
+        subscribed.map_err(Broken::down)?;
         // Before the channels of others: they may be many, and no grant waits for them.
         self.tell(Inbox::Up);
         for channel in joined.iter() {
-            self.join(&mut connection, channel)
-                .await
-                .map_err(Broken::up)?;
+            join(&mut subscription, channel).await.map_err(Broken::up)?;
         }
         loop {
             tokio::select! {
-                () = cut.notified() => return Err(Broken::up(std::io::Error::from(std::io::ErrorKind::BrokenPipe).into())),
+                () = subscription.ended() => return Err(Broken::up(std::io::Error::from(std::io::ErrorKind::BrokenPipe).into())),
                 change = self.changes.recv() => match change {
                     Some(Channel::Join(channel)) => {
-                        self.join(&mut connection, &channel).await.map_err(Broken::up)?;
+                        join(&mut subscription, &channel).await.map_err(Broken::up)?;
                         joined.insert(channel);
                     }
                     Some(Channel::Leave(channel)) => {
                         joined.remove(&channel);
-                        let leave = connection.unsubscribe(&*channel);
-                        tolerate(self.bounded(leave).await).map_err(Broken::up)?;
+                        tolerate(subscription.unsubscribe(&channel).await).map_err(Broken::up)?;
                     }
                     None => return Ok(Gone),
                 },
                 () = sleep(HEALTH) => {
-                    let mut ping = Cmd::new();
-                    ping.arg("PING");
-                    self.bounded(connection.send_packed_command(&ping)).await.map_err(Broken::up)?;
+                    subscription.ping().await.map_err(Broken::up)?;
                 }
             }
         }
     }
 
-    async fn open(&self, cut: Arc<Notify>) -> Result<MultiplexedConnection, RedisError> {
+    async fn open(&self) -> Result<Subscription, RedisError> {
         let events = self.events.clone();
         // Straight to the driver: a grant has one hop less to make.
-        let receive = move |info: PushInfo| -> Result<(), ()> {
-            match info.kind {
-                PushKind::Message => {
-                    if let [Value::BulkString(channel), Value::BulkString(text)] =
-                        info.data.as_slice()
-                    {
-                        let channel = String::from_utf8_lossy(channel).into_owned();
-                        let _ = events.send(Event::Inbox(Inbox::Message {
-                            channel,
-                            text: text.clone(),
-                        }));
-                    }
-                }
-                PushKind::Disconnection => cut.notify_one(),
-                _ => {}
-            }
-            Ok(())
+        let deliver = move |message: Msg| {
+            let _ = events.send(Event::Inbox(Inbox::Message {
+                channel: message.get_channel_name().to_owned(),
+                text: message.get_payload_bytes().to_vec(),
+            }));
         };
-        let config = AsyncConnectionConfig::new().set_push_sender(receive);
-        self.origin.listen(&self.settings, config).await
+        self.origin.listen(&self.settings, deliver).await
     }
+}
 
-    /// Returns when the server has confirmed.
-    async fn subscribe(
-        &self,
-        connection: &mut MultiplexedConnection,
-        channel: &str,
-    ) -> Result<(), RedisError> {
-        self.bounded(connection.subscribe(channel)).await
-    }
-
-    /// Listens to another client's channel too, if the server allows it: without it, its key is
-    /// asked for by a timer.
-    async fn join(
-        &self,
-        connection: &mut MultiplexedConnection,
-        channel: &str,
-    ) -> Result<(), RedisError> {
-        tolerate(self.subscribe(connection, channel).await)
-    }
-
-    async fn bounded<T>(
-        &self,
-        work: impl Future<Output = Result<T, RedisError>>,
-    ) -> Result<T, RedisError> {
-        let late = || RedisError::from(std::io::Error::from(std::io::ErrorKind::TimedOut));
-        timeout(self.settings.command_timeout, work)
-            .await
-            .unwrap_or_else(|_| Err(late()))
-    }
+/// Listens to another client's channel too, if the server allows it: without it, its key is asked
+/// for by a timer.
+async fn join(subscription: &mut Subscription, channel: &str) -> Result<(), RedisError> {
+    tolerate(subscription.subscribe(channel).await)
 }
 
 /// The driver is gone.

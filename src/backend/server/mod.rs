@@ -18,6 +18,7 @@ mod link;
 mod origin;
 mod reply;
 mod script;
+mod subscription;
 mod weather;
 
 use std::fmt;

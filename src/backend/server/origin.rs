@@ -6,14 +6,12 @@ use std::fmt;
 use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
-use redis::{
-    AsyncConnectionConfig, ConnectionInfo, ErrorKind, IntoConnectionInfo, ProtocolVersion,
-    RedisError,
-};
+use redis::{ConnectionInfo, ErrorKind, IntoConnectionInfo, Msg, RedisError};
 use tokio::time::timeout;
 
 use super::Settings;
-use super::link::{open, timed_out};
+use super::link::{open, open_to_listen, timed_out};
+use super::subscription::Subscription;
 use crate::error::ConfigError;
 
 /// Where commands go.
@@ -62,9 +60,7 @@ impl Origin {
         settings: &Settings,
     ) -> Result<MultiplexedConnection, RedisError> {
         match &self.source {
-            Source::Server(info) => {
-                open((**info).clone(), settings, AsyncConnectionConfig::new()).await
-            }
+            Source::Server(info) => open((**info).clone(), settings).await,
             Source::Pool(pool) => detach(pool.clone(), settings.connect_timeout).await,
         }
     }
@@ -74,21 +70,20 @@ impl Origin {
         self.subscriber.is_some() || matches!(self.source, Source::Server(_))
     }
 
-    /// Opens a connection that receives pushes, as `config` says.
+    /// Opens a connection to listen, over which `deliver` is given each message.
     pub(super) async fn listen(
         &self,
         settings: &Settings,
-        config: AsyncConnectionConfig,
-    ) -> Result<MultiplexedConnection, RedisError> {
+        deliver: impl Fn(Msg) + Send + 'static,
+    ) -> Result<Subscription, RedisError> {
         let info = match (&self.subscriber, &self.source) {
             (Some(info), _) | (None, Source::Server(info)) => (**info).clone(),
             (None, Source::Pool(_)) => {
                 return Err((ErrorKind::InvalidClientConfig, "there is no subscriber").into());
             }
         };
-        let redis = info.redis_settings().clone();
-        let redis = redis.set_protocol(ProtocolVersion::RESP3);
-        open(info.set_redis_settings(redis), settings, config).await
+        let opened = open_to_listen(info, settings).await?;
+        Ok(Subscription::new(opened, settings, deliver))
     }
 }
 
