@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use tokio::sync::oneshot;
 
+use crate::address::IntoAddress;
 use crate::backend::memory::{Memory, MemoryBackend};
 use crate::backend::server::{Origin, ServerBackend, Settings, Source};
 use crate::backend::{Backend, ShutdownReport};
@@ -157,7 +158,7 @@ impl Portcullis {
     /// let gates = portcullis::Portcullis::connect("redis://127.0.0.1/").await?;
     /// # Ok(()) }
     /// ```
-    pub async fn connect(url: impl redis::IntoConnectionInfo) -> Result<Self, ConnectError> {
+    pub async fn connect(url: impl IntoAddress) -> Result<Self, ConnectError> {
         Self::builder().url(url).connect().await
     }
 
@@ -233,7 +234,7 @@ impl fmt::Debug for Portcullis {
 ///
 /// | setting | unit and range | default |
 /// | --- | --- | --- |
-/// | [`url`](Self::url) | `redis://`, `unix://` | `redis://127.0.0.1/` |
+/// | [`url`](Self::url) | `redis://`, `unix://`; with the feature `sentinel` also `redis+sentinel://` | `redis://127.0.0.1/` |
 /// | [`prefix`](Self::prefix) | 1 to 64 of `A-Z a-z 0-9 - _ . :` | `portcullis` |
 /// | [`connections`](Self::connections) | 1 to 4 | 2 |
 /// | [`command_timeout`](Self::command_timeout) | 10 ms to 60 s | 500 ms |
@@ -251,20 +252,14 @@ pub struct Builder {
 }
 
 impl Builder {
-    /// Sets the server to use: anything that makes a [`redis::ConnectionInfo`].
-    pub fn url(mut self, server: impl redis::IntoConnectionInfo) -> Self {
-        match server.into_connection_info() {
-            Ok(info) => self.source = Some(Source::Server(Box::new(info))),
-            // The cause may quote the URL, and with it a password: only what it is about is told.
-            Err(error) => {
-                let problem = if error.to_string().contains("TLS") {
-                    "TLS (rediss://) is not supported yet; take a redis:// or unix:// address"
-                } else {
-                    "not the address of a server, such as redis://127.0.0.1:6379/0 or \
-                     unix:///run/redis/redis.sock"
-                };
-                self.url_error = Some(ConfigError::new("url", problem));
-            }
+    /// Sets the server to use: a URL, or anything that makes a [`redis::ConnectionInfo`].
+    ///
+    /// With the feature `sentinel` also a `Sentinel`, or a URL of sentinels
+    /// (`redis+sentinel://sentinel-1:26379,sentinel-2:26379/mymaster`), which name the server.
+    pub fn url(mut self, server: impl IntoAddress) -> Self {
+        match server.into_address() {
+            Ok(address) => self.source = Some(address.source),
+            Err(error) => self.url_error = Some(error),
         }
         self
     }
@@ -276,6 +271,27 @@ impl Builder {
     /// waiters ask again by a timer.
     pub fn pool(mut self, pool: deadpool_redis::Pool) -> Self {
         self.source = Some(Source::Pool(pool));
+        self
+    }
+
+    /// Takes the connections for commands from a pool of the user's that asks sentinels for the
+    /// master, as [`pool`](Self::pool) does. Needs the feature `sentinel`.
+    ///
+    /// Where to listen, and when to give connections up after a failover, `sentinels` tell: the
+    /// pool's, and how to connect to the servers that they name. Each connection is taken only if
+    /// it leads to the server that they name: a second one is opened to compare, and closed. The
+    /// pool asks one sentinel after the other, and has no time-outs for it of its own: where one
+    /// may hang, [`url`](Self::url) finds the master sooner.
+    #[cfg(feature = "sentinel")]
+    pub fn sentinel_pool(
+        mut self,
+        pool: deadpool_redis::sentinel::Pool,
+        sentinels: crate::Sentinel,
+    ) -> Self {
+        match Source::sentinel_pool(pool, sentinels) {
+            Ok(source) => self.source = Some(source),
+            Err(error) => self.url_error = Some(error),
+        }
         self
     }
 

@@ -5,6 +5,8 @@ use std::borrow::Cow;
 use redis::RedisError;
 
 use super::reply::failure::{Trouble, broken};
+#[cfg(feature = "sentinel")]
+use super::sentinel::lost::Lost;
 use crate::error::BackendErrorKind;
 
 /// Of a server that could not be connected to; `None` while the first attempt is under way.
@@ -14,6 +16,10 @@ pub(super) fn on_connecting(trouble: Option<&Trouble>) -> Cow<'static, str> {
                 and the network are right"
             .into();
     };
+    #[cfg(feature = "sentinel")]
+    if let Some(lost) = Lost::read(error) {
+        return lost.to_string().into();
+    }
     match kind {
         BackendErrorKind::Unreachable => format!(
             "there is no connection to the server ({cause}); check that it runs, and that its \

@@ -5,7 +5,7 @@
 //! and replaced when it fails.
 
 use std::collections::HashSet;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
@@ -18,7 +18,7 @@ use super::Settings;
 use super::backoff::Backoff;
 use super::core::Channel;
 use super::driver::Event;
-use super::origin::Origin;
+use super::origin::{Origin, Reached, Term, moved};
 use super::reply::Failure;
 use crate::error::BackendErrorKind;
 use crate::time::CLAIM;
@@ -43,6 +43,7 @@ pub(super) enum Inbox {
     /// The server's user may not use channels.
     Forbidden(RedisError),
     Message {
+        term: Term,
         channel: String,
         text: Vec<u8>,
     },
@@ -64,6 +65,7 @@ impl Listener {
         let mut joined = HashSet::new();
         let mut attempts = 0;
         loop {
+            let term = self.origin.term();
             match self.listen(&mut joined).await {
                 Ok(Gone) => return,
                 Err(Broken { error, was_up }) => {
@@ -82,7 +84,7 @@ impl Listener {
                             self.tell(Inbox::Failing(error));
                         }
                     }
-                    if !self.wait(pause, &mut joined).await {
+                    if !self.wait(pause, term, &mut joined).await {
                         return;
                     }
                 }
@@ -95,13 +97,16 @@ impl Listener {
         let _ = self.events.send(Event::Inbox(inbox));
     }
 
-    /// Lets time pass, taking note of the channels asked for. False when the driver is gone.
-    async fn wait(&mut self, pause: Duration, joined: &mut HashSet<Box<str>>) -> bool {
-        let pause = sleep(pause);
-        tokio::pin!(pause);
+    /// Lets time pass, but no more of the term, taking note of the channels asked for. False when the
+    /// driver is gone.
+    async fn wait(&mut self, pause: Duration, term: Term, joined: &mut HashSet<Box<str>>) -> bool {
+        let origin = Arc::clone(&self.origin);
+        let (pause, left) = (sleep(pause), origin.left(term));
+        tokio::pin!(pause, left);
         loop {
             tokio::select! {
                 () = &mut pause => return true,
+                () = &mut left => return true,
                 change = self.changes.recv() => match change {
                     Some(Channel::Join(channel)) => { joined.insert(channel); }
                     Some(Channel::Leave(channel)) => { joined.remove(&channel); }
@@ -114,7 +119,13 @@ impl Listener {
     /// Listens until the connection fails or the driver is gone.
     async fn listen(&mut self, joined: &mut HashSet<Box<str>>) -> Result<Gone, Broken> {
         let cut = Arc::new(Notify::new());
-        let mut connection = self.open(Arc::clone(&cut)).await.map_err(Broken::down)?;
+        let Reached {
+            mut connection,
+            term,
+        } = self.open(Arc::clone(&cut)).await.map_err(Broken::down)?;
+        let origin = Arc::clone(&self.origin);
+        let left = origin.left(term);
+        tokio::pin!(left);
         self.subscribe(&mut connection, &self.channel)
             .await
             .map_err(Broken::down)?;
@@ -128,6 +139,8 @@ impl Listener {
         loop {
             tokio::select! {
                 () = cut.notified() => return Err(Broken::up(std::io::Error::from(std::io::ErrorKind::BrokenPipe).into())),
+                // What a server tells that was replaced is nothing to wait for.
+                () = &mut left => return Err(Broken::up(moved())),
                 change = self.changes.recv() => match change {
                     Some(Channel::Join(channel)) => {
                         self.join(&mut connection, &channel).await.map_err(Broken::up)?;
@@ -149,8 +162,10 @@ impl Listener {
         }
     }
 
-    async fn open(&self, cut: Arc<Notify>) -> Result<MultiplexedConnection, RedisError> {
+    async fn open(&self, cut: Arc<Notify>) -> Result<Reached, RedisError> {
         let events = self.events.clone();
+        let made = Arc::new(OnceLock::new());
+        let term = Arc::clone(&made);
         // Straight to the driver: a grant has one hop less to make.
         let receive = move |info: PushInfo| -> Result<(), ()> {
             match info.kind {
@@ -159,7 +174,12 @@ impl Listener {
                         info.data.as_slice()
                     {
                         let channel = String::from_utf8_lossy(channel).into_owned();
+                        // Nothing was subscribed to before it was known.
+                        let Some(&term) = term.get() else {
+                            return Ok(());
+                        };
                         let _ = events.send(Event::Inbox(Inbox::Message {
+                            term,
                             channel,
                             text: text.clone(),
                         }));
@@ -171,7 +191,9 @@ impl Listener {
             Ok(())
         };
         let config = AsyncConnectionConfig::new().set_push_sender(receive);
-        self.origin.listen(&self.settings, config).await
+        let reached = self.origin.listen(&self.settings, config).await?;
+        let _ = made.set(reached.term);
+        Ok(reached)
     }
 
     /// Returns when the server has confirmed.

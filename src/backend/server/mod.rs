@@ -15,8 +15,11 @@ mod driver;
 mod inbox;
 mod link;
 mod origin;
+mod recent;
 mod reply;
 mod script;
+#[cfg(feature = "sentinel")]
+mod sentinel;
 mod weather;
 
 use std::fmt;

@@ -76,7 +76,7 @@ impl Survey {
         }
         // Nobody takes the pushes: that one would come is seen from where it is sent.
         match origin.listen(settings, AsyncConnectionConfig::new()).await {
-            Ok(connection) => Some(connection),
+            Ok(reached) => Some(reached.connection),
             Err(error) => {
                 let cause = Trouble::of(error).cause.into_owned();
                 self.find(Finding::SubscriberFails { cause });

@@ -10,6 +10,8 @@ use std::sync::Arc;
 
 use redis::{ErrorKind, RedisError, ServerError, ServerErrorKind, make_extension_error};
 
+#[cfg(feature = "sentinel")]
+use crate::backend::server::sentinel::lost::Lost;
 use crate::error::BackendErrorKind;
 
 /// Why a request has no answer.
@@ -79,6 +81,11 @@ impl Trouble {
             let error = told(code, error.details());
             return Self { kind, cause, error };
         }
+        #[cfg(feature = "sentinel")]
+        if let Some(lost) = Lost::read(&error) {
+            let (kind, cause) = (lost.kind, lost.cause.clone());
+            return Self { kind, cause, error };
+        }
         let (kind, cause) = match error.kind() {
             ErrorKind::AuthenticationFailed => (
                 BackendErrorKind::Unauthenticated,
@@ -121,7 +128,7 @@ pub(crate) fn broken(error: &RedisError) -> Cow<'static, str> {
 }
 
 /// The error of the system, which the client keeps behind a pointer.
-fn io_error(error: &RedisError) -> Option<&io::Error> {
+pub(crate) fn io_error(error: &RedisError) -> Option<&io::Error> {
     let source = error.source()?;
     let shared = source.downcast_ref::<Arc<dyn Error + Send + Sync>>();
     match shared {
