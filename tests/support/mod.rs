@@ -16,6 +16,7 @@ pub(crate) mod history;
 mod poll;
 mod process;
 mod proxy;
+pub(crate) mod sentinel;
 mod server;
 mod wait;
 

@@ -14,11 +14,12 @@ use tokio::time::{sleep, timeout};
 use super::Settings;
 use super::acknowledger::Acknowledger;
 use super::backoff::Backoff;
-use super::call::{Call, Names};
+use super::call::{Body, Call, Names};
 use super::core::{Channel, Command, Core};
 use super::inbox::{Inbox, Listener};
 use super::link::{self, Fresh};
-use super::origin::Origin;
+use super::origin::{Origin, Term, moved};
+use super::recent::Recent;
 use super::reply::failure::Trouble;
 use super::reply::{self, Failure};
 use super::weather::{Change, Weather};
@@ -52,6 +53,7 @@ pub(super) enum Event {
     Answered {
         link: usize,
         generation: u64,
+        term: Term,
         calls: Vec<Call>,
         result: Result<Vec<Value>, Option<RedisError>>,
     },
@@ -61,11 +63,14 @@ pub(super) enum Event {
         result: Result<(), RedisError>,
     },
     Inbox(Inbox),
-    /// So many replicas have what these calls left, where the server has answered them.
+    /// So many replicas have what these calls left, where the server of that term has answered them.
     Acknowledged {
+        term: Term,
         said: Vec<(Call, Result<Value, Failure>)>,
         replicas: u32,
     },
+    /// Another server is the one.
+    Moved,
 }
 
 #[derive(Debug)]
@@ -81,6 +86,7 @@ enum Link {
     Up {
         connection: MultiplexedConnection,
         generation: u64,
+        term: Term,
         answered: Instant,
         /// How often it was made without serving anybody.
         attempts: u32,
@@ -105,6 +111,7 @@ pub(super) struct Driver {
     /// Set when nobody is left who could ask or be told anything: then the rest is given up.
     last: Option<Instant>,
     weather: Weather,
+    recent: Recent,
     /// When connections that serve nothing are tried again.
     probe_at: Instant,
     warned_eviction: bool,
@@ -144,6 +151,7 @@ impl Driver {
             events,
             last: None,
             weather: Weather::new(),
+            recent: Recent::default(),
             probe_at: Instant::FAR,
             warned_eviction: false,
             warned_channels: false,
@@ -159,6 +167,7 @@ impl Driver {
         mut commands: UnboundedReceiver<Command>,
         mut events: UnboundedReceiver<Event>,
     ) {
+        self.watch_terms();
         let mut asked = Vec::with_capacity(INTAKE);
         let mut heard = Vec::with_capacity(INTAKE);
         loop {
@@ -213,6 +222,20 @@ impl Driver {
         }
     }
 
+    /// Has us told whenever another server is the one.
+    fn watch_terms(&self) {
+        let (origin, events) = (Arc::clone(&self.origin), self.events.clone());
+        tokio::spawn(async move {
+            loop {
+                let term = origin.term();
+                origin.left(term).await;
+                if events.send(Event::Moved).is_err() {
+                    return;
+                }
+            }
+        });
+    }
+
     /// How long is spent on what is left when nobody is.
     fn grace(&self) -> Duration {
         self.settings.connect_timeout + 2 * self.settings.command_timeout
@@ -242,11 +265,9 @@ impl Driver {
             Event::Linked {
                 link,
                 result: Ok(fresh),
-            } => self.linked(now, link, fresh),
-            Event::Linked {
-                link,
-                result: Err(error),
-            } => {
+            } if fresh.term == self.origin.term() => self.linked(now, link, fresh),
+            Event::Linked { link, result } => {
+                let error = result.err().unwrap_or_else(moved);
                 let slow = error.is_timeout();
                 let trouble = Trouble::of(error);
                 tracing::debug!(link, cause = &*trouble.cause, "no connection to the server");
@@ -263,22 +284,55 @@ impl Driver {
             Event::Answered {
                 link,
                 generation,
+                term,
                 calls,
                 result,
-            } => self.answered(now, link, generation, calls, result),
+            } => {
+                // A server that was replaced has nothing to say any more: it may have slept.
+                let result = if term == self.origin.term() {
+                    result
+                } else {
+                    Err(Some(moved()))
+                };
+                if self.origin.can_move()
+                    && let Ok(values) = &result
+                {
+                    self.note_ends(now, term, &calls, values);
+                }
+                self.answered(now, link, generation, calls, result);
+            }
             Event::Probed {
                 link,
                 generation,
                 result,
             } => self.probed(now, link, generation, result),
             Event::Inbox(inbox) => self.inbox_event(now, inbox),
-            Event::Acknowledged { said, replicas } => {
-                let renewed = said.iter().any(|(_, result)| result.is_ok());
-                self.tell_of_replicas(renewed, replicas);
-                for (call, result) in said {
-                    self.core.acknowledged(now, call, result, replicas);
-                }
-            }
+            Event::Moved => self.moved(now),
+            Event::Acknowledged {
+                term,
+                said,
+                replicas,
+            } => self.acknowledged(now, term, said, replicas),
+        }
+    }
+
+    fn acknowledged(
+        &mut self,
+        now: Instant,
+        term: Term,
+        said: Vec<(Call, Result<Value, Failure>)>,
+        replicas: u32,
+    ) {
+        let is_current = term == self.origin.term();
+        let renewed = is_current && said.iter().any(|(_, result)| result.is_ok());
+        self.tell_of_replicas(renewed, replicas);
+        for (call, result) in said {
+            // What replicas of a server have that was replaced says nothing of its successor.
+            let result = match result {
+                Ok(_) if !is_current => Err(Failure::Unknown(Some(moved()))),
+                result => result,
+            };
+            self.core.acknowledged(now, call, result, replicas);
         }
     }
 
@@ -480,9 +534,12 @@ impl Driver {
         self.links[link] = Link::Up {
             connection: fresh.connection,
             generation: self.generation,
+            term: fresh.term,
             answered: now,
             attempts,
         };
+        // First: whoever asks after these finds them over.
+        self.end_again(now, link, fresh.term);
         self.core.link_changed(now, link, true);
     }
 
@@ -563,6 +620,27 @@ impl Driver {
         }
     }
 
+    fn note_ends(&mut self, now: Instant, term: Term, calls: &[Call], values: &[Value]) {
+        for (call, value) in calls.iter().zip(values) {
+            if let (Body::End(end), false) = (&call.body, matches!(value, Value::ServerError(_))) {
+                self.recent.note(now, term, end);
+            }
+        }
+    }
+
+    /// Ends at a server that is new to us what its predecessor may not have told it.
+    fn end_again(&mut self, now: Instant, link: usize, term: Term) {
+        let core = &self.core;
+        let again = self
+            .recent
+            .take(now, term, |end| core.link_of(end.resource.tag) == link);
+        let mut again = again.into_iter();
+        while again.len() > 0 {
+            let batch = again.by_ref().take(BATCH).collect();
+            self.send(link, batch, false);
+        }
+    }
+
     /// Whether it is this connection that is up, and not a later one in its stead.
     fn is_current(&self, link: usize, generation: u64) -> bool {
         matches!(&self.links[link], Link::Up { generation: current, .. } if *current == generation)
@@ -609,6 +687,30 @@ impl Driver {
         }
     }
 
+    /// Another server is the one: connections to the last are given up, and who is waiting to
+    /// connect need not wait any more.
+    fn moved(&mut self, now: Instant) {
+        self.core.moved();
+        let latest = self.origin.term();
+        // The first is no news.
+        if latest > 1 {
+            tracing::info!("the sentinels name another master; connecting to that");
+        }
+        for link in 0..self.links.len() {
+            match &mut self.links[link] {
+                Link::Up { term, .. } if *term != latest => {
+                    self.take_down(now, link);
+                    self.connect(now, link, 0);
+                }
+                Link::Down {
+                    attempts: 1..,
+                    retry_at,
+                } => *retry_at = now,
+                Link::Up { .. } | Link::Down { .. } | Link::Connecting { .. } => {}
+            }
+        }
+    }
+
     fn take_down(&mut self, now: Instant, link: usize) {
         if matches!(self.links[link], Link::Up { .. }) {
             // One that never served anybody is not tried again at once: a replica accepts
@@ -631,7 +733,9 @@ impl Driver {
             Inbox::Down => self.core.inbox_changed(now, false),
             Inbox::Failing(error) => self.warn_inbox(error.code()),
             Inbox::Forbidden(error) => self.warn_polling(error.code()),
-            Inbox::Message { channel, text } => {
+            // A grant by a server that was replaced is none.
+            Inbox::Message { term, .. } if term != self.origin.term() => {}
+            Inbox::Message { channel, text, .. } => {
                 if channel.starts_with(self.names.channels()) {
                     // Anybody can write here; what is no push of ours is no reason to do anything.
                     if let Ok(push) = reply::push(&text, &self.instance) {
@@ -748,6 +852,7 @@ impl Driver {
         let Link::Up {
             connection,
             generation,
+            term,
             ..
         } = &self.links[link]
         else {
@@ -762,17 +867,19 @@ impl Driver {
             tracing::trace!(script = call.script().name, link, "call");
             pipeline.add_command(call.command(whole, &self.instance, &mut self.names));
         }
-        let (mut connection, generation) = (connection.clone(), *generation);
+        let (mut connection, generation, term) = (connection.clone(), *generation, *term);
         let (events, patience) = (self.events.clone(), self.settings.command_timeout);
+        let origin = Arc::clone(&self.origin);
         tokio::spawn(async move {
             let sending = connection.send_packed_commands(&pipeline, 0, calls.len());
-            let result = match timeout(patience, sending).await {
+            let result = match timeout(patience, origin.within(term, sending)).await {
                 Ok(result) => result.map_err(Some),
                 Err(_) => Err(None),
             };
             let _ = events.send(Event::Answered {
                 link,
                 generation,
+                term,
                 calls,
                 result,
             });

@@ -16,7 +16,7 @@ use super::Settings;
 use super::backoff::Backoff;
 use super::core::Channel;
 use super::driver::Event;
-use super::origin::Origin;
+use super::origin::{Origin, Term, moved};
 use super::reply::Failure;
 use super::subscription::Subscription;
 use crate::error::BackendErrorKind;
@@ -42,6 +42,7 @@ pub(super) enum Inbox {
     /// The server's user may not use channels.
     Forbidden(RedisError),
     Message {
+        term: Term,
         channel: String,
         text: Vec<u8>,
     },
@@ -63,6 +64,7 @@ impl Listener {
         let mut joined = HashSet::new();
         let mut attempts = 0;
         loop {
+            let term = self.origin.term();
             match self.listen(&mut joined).await {
                 Ok(Gone) => return,
                 Err(Broken { error, was_up }) => {
@@ -81,7 +83,7 @@ impl Listener {
                             self.tell(Inbox::Failing(error));
                         }
                     }
-                    if !self.wait(pause, &mut joined).await {
+                    if !self.wait(pause, term, &mut joined).await {
                         return;
                     }
                 }
@@ -94,13 +96,16 @@ impl Listener {
         let _ = self.events.send(Event::Inbox(inbox));
     }
 
-    /// Lets time pass, taking note of the channels asked for. False when the driver is gone.
-    async fn wait(&mut self, pause: Duration, joined: &mut HashSet<Box<str>>) -> bool {
-        let pause = sleep(pause);
-        tokio::pin!(pause);
+    /// Lets time pass, but no more of the term, taking note of the channels asked for. False when the
+    /// driver is gone.
+    async fn wait(&mut self, pause: Duration, term: Term, joined: &mut HashSet<Box<str>>) -> bool {
+        let origin = Arc::clone(&self.origin);
+        let (pause, left) = (sleep(pause), origin.left(term));
+        tokio::pin!(pause, left);
         loop {
             tokio::select! {
                 () = &mut pause => return true,
+                () = &mut left => return true,
                 change = self.changes.recv() => match change {
                     Some(Channel::Join(channel)) => { joined.insert(channel); }
                     Some(Channel::Leave(channel)) => { joined.remove(&channel); }
@@ -112,7 +117,10 @@ impl Listener {
 
     /// Listens until the connection fails or the driver is gone.
     async fn listen(&mut self, joined: &mut HashSet<Box<str>>) -> Result<Gone, Broken> {
-        let mut subscription = self.open().await.map_err(Broken::down)?;
+        let (mut subscription, term) = self.open().await.map_err(Broken::down)?;
+        let origin = Arc::clone(&self.origin);
+        let left = origin.left(term);
+        tokio::pin!(left);
         let subscribed = subscription.subscribe(&self.channel).await;
         subscribed.map_err(Broken::down)?;
         // Before the channels of others: they may be many, and no grant waits for them.
@@ -123,6 +131,8 @@ impl Listener {
         loop {
             tokio::select! {
                 () = subscription.ended() => return Err(Broken::up(std::io::Error::from(std::io::ErrorKind::BrokenPipe).into())),
+                // What a server tells that was replaced is nothing to wait for.
+                () = &mut left => return Err(Broken::up(moved())),
                 change = self.changes.recv() => match change {
                     Some(Channel::Join(channel)) => {
                         join(&mut subscription, &channel).await.map_err(Broken::up)?;
@@ -141,11 +151,12 @@ impl Listener {
         }
     }
 
-    async fn open(&self) -> Result<Subscription, RedisError> {
+    async fn open(&self) -> Result<(Subscription, Term), RedisError> {
         let events = self.events.clone();
         // Straight to the driver: a grant has one hop less to make.
-        let deliver = move |message: Msg| {
+        let deliver = move |term: Term, message: Msg| {
             let _ = events.send(Event::Inbox(Inbox::Message {
+                term,
                 channel: message.get_channel_name().to_owned(),
                 text: message.get_payload_bytes().to_vec(),
             }));

@@ -12,7 +12,7 @@ use redis::{
 use tokio::time::timeout;
 
 use super::Settings;
-use super::origin::Origin;
+use super::origin::{Origin, Reached, Term};
 use super::reply::{self, Failure, failure};
 use super::script::Script;
 
@@ -24,6 +24,7 @@ const QUIET: Duration = Duration::from_secs(15);
 /// A connection that has just been made.
 pub(super) struct Fresh {
     pub(super) connection: MultiplexedConnection,
+    pub(super) term: Term,
     /// The server's clock, read during the handshake.
     pub(super) us: u64,
     /// The policy by which the server may drop keys that are in use, if it has one.
@@ -33,6 +34,7 @@ pub(super) struct Fresh {
 impl fmt::Debug for Fresh {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Fresh")
+            .field("term", &self.term)
             .field("us", &self.us)
             .field("evicts", &self.evicts)
             .finish_non_exhaustive()
@@ -48,7 +50,10 @@ pub(super) async fn connect(
     settings: &Settings,
     probe: &str,
 ) -> Result<Fresh, RedisError> {
-    let mut connection = origin.connect(settings).await?;
+    let Reached {
+        mut connection,
+        term,
+    } = origin.connect(settings).await?;
     let (greeting, mut loading) = (greeting(probe), connection.clone());
     let load = async move {
         if !settings.preloaded {
@@ -62,15 +67,14 @@ pub(super) async fn connect(
     // They are sent right after, but not in one request with the greeting: to who has not given its
     // credentials a server closes the connection for sending so much, and its answer to the greeting
     // would be lost, which says what is wrong.
-    let (answers, ()) = timeout(settings.connect_timeout, async {
+    let handshake = timeout(settings.connect_timeout, async {
         tokio::join!(
             connection.send_packed_commands(&greeting, 0, greeting.len()),
             load,
         )
-    })
-    .await
-    .map_err(|_| timed_out())?;
-    let answers = answers?;
+    });
+    let handshake = async { handshake.await.map_err(|_| timed_out())?.0 };
+    let answers = origin.within(term, Box::pin(handshake)).await?;
     let us = answers
         .first()
         .and_then(|time| reply::time(time).ok())
@@ -96,6 +100,7 @@ pub(super) async fn connect(
     }
     Ok(Fresh {
         connection,
+        term,
         us,
         evicts: answers.get(3).and_then(evicting_policy),
     })
@@ -163,11 +168,12 @@ fn client(info: ConnectionInfo) -> Result<Client, RedisError> {
 pub(super) async fn open(
     info: ConnectionInfo,
     settings: &Settings,
+    config: AsyncConnectionConfig,
 ) -> Result<MultiplexedConnection, RedisError> {
     let client = client(info)?;
     // Each batch has a timer of its own, so none is needed for each command; and this attempt has
     // one, too.
-    let config = AsyncConnectionConfig::new()
+    let config = config
         .set_connection_timeout(None)
         .set_response_timeout(None);
     let opening = client.get_multiplexed_async_connection_with_config(&config);
@@ -207,7 +213,7 @@ fn evicting_policy(info: &Value) -> Option<String> {
 }
 
 /// What an answer to `INFO` says behind `name`.
-fn field<'a>(info: &'a Value, name: &str) -> Option<&'a str> {
+pub(super) fn field<'a>(info: &'a Value, name: &str) -> Option<&'a str> {
     let text = match info {
         Value::BulkString(bytes) => std::str::from_utf8(bytes).ok()?,
         Value::VerbatimString { text, .. } => text,

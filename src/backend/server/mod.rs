@@ -16,8 +16,11 @@ mod driver;
 mod inbox;
 mod link;
 mod origin;
+mod recent;
 mod reply;
 mod script;
+#[cfg(feature = "sentinel")]
+mod sentinel;
 mod subscription;
 mod weather;
 

@@ -72,8 +72,8 @@ impl Survey {
             return None;
         }
         // Nobody takes the pushes: that one would come is seen from where it is sent.
-        match origin.listen(settings, |_| ()).await {
-            Ok(connection) => Some(connection),
+        match origin.listen(settings, |_, _| ()).await {
+            Ok((subscription, _)) => Some(subscription),
             Err(error) => {
                 let cause = Trouble::of(error).cause.into_owned();
                 self.find(Finding::SubscriberFails { cause });
