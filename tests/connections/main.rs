@@ -15,6 +15,7 @@ mod database;
 mod heard;
 mod place;
 mod protocol;
+mod sentinels;
 mod sharing;
 mod tls;
 mod unix;

@@ -8,7 +8,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::process::signal;
-use super::server::{Server, command, free_port, spawn, until_it_answers};
+use super::server::{FREE_PORT, Server, command, free_port, spawn, until_it_answers};
 use super::wait::wait_for;
 
 /// What the sentinels call the service.
@@ -24,10 +24,13 @@ pub(crate) struct Sentinel {
     child: Mutex<Child>,
     port: u16,
     folder: PathBuf,
+    /// Its configuration when it was started.
+    lines: Vec<String>,
 }
 
 impl Sentinel {
-    /// Starts one that watches a server, with further lines of configuration.
+    /// Starts one that watches a server, with further lines of configuration, in which [`FREE_PORT`]
+    /// stands for one.
     pub(crate) fn start(watches: &Server, more: &[String]) -> Self {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let number = COUNT.fetch_add(1, Ordering::Relaxed);
@@ -48,7 +51,10 @@ impl Sentinel {
                 format!("sentinel down-after-milliseconds {SERVICE} 500"),
                 format!("sentinel failover-timeout {SERVICE} 3000"),
             ];
-            lines.extend(more.iter().map(|line| line.replace("SERVICE", SERVICE)));
+            lines.extend(more.iter().map(|line| {
+                let line = line.replace("SERVICE", SERVICE);
+                line.replace(FREE_PORT, &free_port().to_string())
+            }));
             fs::write(folder.join("conf"), lines.join("\n")).expect("the folder can be written");
             if let Some(child) = launch(&folder, port) {
                 let child = Mutex::new(child);
@@ -56,6 +62,7 @@ impl Sentinel {
                     child,
                     port,
                     folder,
+                    lines,
                 };
             }
         }
@@ -65,6 +72,13 @@ impl Sentinel {
 
     pub(crate) const fn port(&self) -> u16 {
         self.port
+    }
+
+    /// The value of a line that it was started with.
+    #[track_caller]
+    pub(crate) fn option(&self, name: &str) -> &str {
+        let mut values = self.lines.iter().filter_map(|line| line.strip_prefix(name));
+        values.next().expect("it was started with this line").trim()
     }
 
     pub(crate) fn freeze(&self) {

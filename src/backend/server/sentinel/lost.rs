@@ -24,6 +24,10 @@ enum What {
     Silent,
     /// They answer otherwise than asked.
     Answers,
+    /// What answers is something else.
+    NoSentinel,
+    /// Whom it leads to is not to be asked, and this is to be done about it.
+    Barred(&'static str),
     Moved,
     PoolElsewhere,
 }
@@ -31,12 +35,24 @@ enum What {
 impl Lost {
     /// Of one sentinel.
     pub(super) fn of_sentinel(error: RedisError) -> Self {
-        let Trouble { kind, cause, .. } = Trouble::of(error);
-        let (kind, what) = match kind {
-            BackendErrorKind::Unauthenticated | BackendErrorKind::NotPermitted => {
+        let Trouble {
+            kind,
+            cause,
+            advice,
+            ..
+        } = Trouble::of(error);
+        let (kind, what) = match (kind, advice) {
+            (BackendErrorKind::Unauthenticated | BackendErrorKind::NotPermitted, _) => {
                 (kind, What::Answers)
             }
-            // Neither a password nor a name that is wrong, so whether others answer is what counts.
+            // It does not know what sentinels are asked, or not the protocol that they are asked in.
+            (BackendErrorKind::Unsupported, _)
+                if matches!(&*cause, "ERR" | "NOPROTO" | "no RESP3") =>
+            {
+                (kind, What::NoSentinel)
+            }
+            (_, Some(advice)) => (kind, What::Barred(advice)),
+            // Nothing of ours is wrong, so whether others answer is what counts.
             _ => (BackendErrorKind::Unreachable, What::Silent),
         };
         Self { kind, cause, what }
@@ -84,7 +100,8 @@ impl Lost {
 
     /// Of several the one that says most: who is answered something has somebody to ask.
     pub(super) fn says_more_than(&self, other: &Self) -> bool {
-        matches!((self.what, other.what), (What::Answers, What::Silent))
+        let is_silent = |lost: &Self| matches!(lost.what, What::Silent);
+        is_silent(other) && !is_silent(self)
     }
 
     /// What such an error is about, if it is one.
@@ -97,7 +114,11 @@ impl From<Lost> for RedisError {
     fn from(lost: Lost) -> Self {
         let kind = match lost.what {
             What::Silent => io::ErrorKind::TimedOut,
-            What::Answers | What::Moved | What::PoolElsewhere => io::ErrorKind::NotConnected,
+            What::Answers
+            | What::NoSentinel
+            | What::Barred(_)
+            | What::Moved
+            | What::PoolElsewhere => io::ErrorKind::NotConnected,
         };
         io::Error::new(kind, lost).into()
     }
@@ -127,6 +148,12 @@ impl fmt::Display for Lost {
                 "the sentinels know no service of this name; take the one that their `sentinel \
                  monitor` gives it",
             ),
+            (What::NoSentinel, _) => write!(
+                f,
+                "what answers is no sentinel ({cause}); name the sentinels' own port, which is 26379 \
+                 unless they are told another; they are those of Redis 6.2 or later, or of Valkey"
+            ),
+            (What::Barred(advice), _) => write!(f, "no sentinel can be asked: {advice}"),
             (What::Moved, _) => {
                 f.write_str("the sentinels named another master while it was connected to")
             }

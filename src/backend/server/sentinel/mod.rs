@@ -175,7 +175,8 @@ impl Sentinels {
     ) -> Result<(ConnectionInfo, Term), RedisError> {
         let mut view = self.view.subscribe();
         let round = self.ask(settings);
-        let mut patience = Instant::now() + settings.connect_timeout;
+        // They have that long themselves, and know more of why they have failed.
+        let mut patience = Instant::now() + settings.connect_timeout + GRACE;
         let mut is_answered = false;
         loop {
             {
@@ -287,11 +288,17 @@ impl View {
         counts
     }
 
-    /// Why none leads to a master.
+    /// Why none leads to a master. Who is silent has last failed before: then of that.
     fn lost(&self, round: u64) -> Lost {
-        let recent = self.reports.iter().filter(|report| report.round >= round);
-        let lost = recent.filter_map(|report| report.answer.as_ref()?.as_ref().err());
-        let worst = lost.reduce(|one, other| {
+        let failed = |since: u64| {
+            let recent = self
+                .reports
+                .iter()
+                .filter(move |report| report.round >= since);
+            recent.filter_map(|report| report.answer.as_ref()?.as_ref().err())
+        };
+        let failed = failed(round).chain(failed(0));
+        let worst = failed.reduce(|one, other| {
             if other.says_more_than(one) {
                 other
             } else {
