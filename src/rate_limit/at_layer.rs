@@ -33,9 +33,6 @@ impl RateLimiter {
         if cost == 0 {
             return;
         }
-        if let Some(denials) = &self.denials {
-            denials.forget(self.key.as_ref());
-        }
         let take = Take {
             op: Op::Refund,
             cost,
@@ -44,6 +41,11 @@ impl RateLimiter {
         };
         // It is under way, and dropping it does not take it back.
         drop(self.backend.take(&self.subject, take));
+        // Not before it is under way: a check that overtakes it is denied as ever, and that is not to
+        // be remembered.
+        if let Some(denials) = &self.denials {
+            denials.forget(self.key.as_ref());
+        }
     }
 }
 
@@ -90,10 +92,75 @@ impl Rule {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::sync::{Arc, OnceLock};
     use std::time::Duration;
 
+    use futures_util::FutureExt;
+    use tokio::sync::oneshot;
+
     use super::*;
+    use crate::backend::{Backend, Level, Place, ShutdownReport, Taken, Taking};
+    use crate::key::{Prefix, Resource, Subject};
     use crate::rate_limit::Quota;
+
+    /// One that denies each check, and is asked by another caller right before it gives back.
+    #[derive(Debug, Default)]
+    struct Overtaken {
+        other: OnceLock<RateLimiter>,
+        checks: AtomicUsize,
+    }
+
+    impl Backend for Overtaken {
+        fn place(&self, _: Resource) -> Arc<dyn Place> {
+            unreachable!("limiters have no place")
+        }
+
+        fn take(&self, _: &Arc<Subject>, take: Take) -> Taking {
+            if take.op == Op::Check {
+                self.checks.fetch_add(1, Ordering::Relaxed);
+            } else {
+                let other = self.other.get().expect("it is set");
+                let denied = other.check().now_or_never();
+                denied.expect("it is ready").expect_err("it is denied");
+            }
+            let level = Level {
+                remaining: 0,
+                reset_after: Duration::from_secs(60),
+                retry_after: (take.op == Op::Check).then_some(Duration::from_secs(60)),
+            };
+            Taking::Ready(Ok(Taken {
+                admitted: take.op != Op::Check,
+                wait: Duration::ZERO,
+                levels: Box::new([level]),
+                booking: None,
+            }))
+        }
+
+        fn is_remote(&self) -> bool {
+            true
+        }
+
+        fn local(&self) -> &Arc<dyn Backend> {
+            unreachable!("there is no outage")
+        }
+
+        fn shutdown(&self, _: Duration, _: oneshot::Sender<ShutdownReport>) {}
+    }
+
+    #[test]
+    fn a_denial_that_overtakes_what_is_given_back_is_not_remembered() {
+        let backend = Arc::new(Overtaken::default());
+        let quotas = Quotas::new([Quota::per_minute(1)]).expect("in range");
+        let limiter = RateLimiter::named(backend.clone(), Prefix::default(), "api", quotas);
+        backend.other.set(limiter.clone()).expect("it is not set");
+        limiter.give_back(1);
+        let checks = || backend.checks.load(Ordering::Relaxed);
+        assert_eq!(checks(), 1);
+        let asked = limiter.check().now_or_never();
+        assert!(asked.expect("it is ready").is_err());
+        assert_eq!(checks(), 2, "the server is asked, who may have units again");
+    }
 
     fn portions(quotas: impl IntoIterator<Item = Quota>, limit: u32) -> Vec<(u32, u32, u64)> {
         let quotas = Quotas::new(quotas).expect("in range").portion(limit);
