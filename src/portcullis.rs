@@ -7,7 +7,7 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 
 use crate::backend::memory::{Memory, MemoryBackend};
-use crate::backend::server::{Origin, ServerBackend, Settings, Source};
+use crate::backend::server::{Origin, Seeds, ServerBackend, Settings, Source};
 use crate::backend::{Backend, ShutdownReport};
 use crate::check::{Check, ConnectError, Severity};
 use crate::error::ConfigError;
@@ -264,6 +264,21 @@ impl Builder {
                 };
                 self.url_error = Some(ConfigError::new("url", problem));
             }
+        }
+        self
+    }
+
+    /// Sets the cluster to use, by the address of one or several of its nodes:
+    /// `redis+cluster://user:password@node-1:6379,node-2:6379`.
+    ///
+    /// Name more than one, since any may be away when the handle is first used; the others are
+    /// found. All are connected to with the same credentials, and each master has its own
+    /// [`connections`](Self::connections). A gate is on one node with all that belongs to it;
+    /// gates are spread over all by their names.
+    pub fn cluster(mut self, url: impl AsRef<str>) -> Self {
+        match Seeds::parse(url.as_ref()) {
+            Ok(seeds) => self.source = Some(Source::Cluster(seeds)),
+            Err(error) => self.url_error = Some(error),
         }
         self
     }

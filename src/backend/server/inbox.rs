@@ -2,25 +2,29 @@
 //!
 //! A connection of its own, never a pooled one, kept up by this task: confirmed before anybody
 //! relies on it, asked for an answer while it is silent (a send into a dead connection succeeds),
-//! and replaced when it fails.
+//! and replaced when it fails. In a cluster there is one for each node at which somebody waits, with
+//! a channel for each tag.
 
 use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
-use redis::{AsyncConnectionConfig, Cmd, PushInfo, PushKind, RedisError, Value};
+use redis::{AsyncConnectionConfig, Cmd, Pipeline, PushInfo, PushKind, RedisError, Value};
 use tokio::sync::Notify;
-use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender};
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::time::{sleep, timeout};
 
-use super::Settings;
 use super::backoff::Backoff;
-use super::core::Channel;
+use super::cluster::redirect::Redirect;
+use super::core::{Channel, Topic};
 use super::driver::Event;
 use super::origin::Origin;
 use super::reply::Failure;
+use super::script::Publish;
+use super::{Settings, link};
 use crate::error::BackendErrorKind;
+use crate::key::{Prefix, Tag};
 use crate::time::CLAIM;
 use crate::token::Instance;
 
@@ -32,6 +36,10 @@ const RETRY: Backoff = Backoff::new(Duration::from_millis(20), Duration::from_se
 const ATTEMPTS: u32 = 7;
 /// How long until channels that were forbidden are tried again.
 const FORBIDDEN: Duration = Duration::from_secs(60);
+/// How many channels are joined in one round trip.
+const BATCH: usize = 64;
+/// How soon a tag's channel that could not be had is tried again: its slot may be on its way.
+const AGAIN: Duration = Duration::from_millis(100);
 
 /// What becomes of the subscription.
 #[derive(Debug)]
@@ -42,6 +50,13 @@ pub(super) enum Inbox {
     Failing(RedisError),
     /// The server's user may not use channels.
     Forbidden(RedisError),
+    /// A tag's own channel was confirmed, or is lost.
+    Heard {
+        tag: Tag,
+        listening: bool,
+    },
+    /// A tag's own channel is another node's.
+    Moved(Redirect),
     Message {
         channel: String,
         text: Vec<u8>,
@@ -49,24 +64,54 @@ pub(super) enum Inbox {
 }
 
 pub(super) struct Listener {
+    /// By which the driver knows it.
+    pub(super) id: u64,
     pub(super) origin: Arc<Origin>,
     pub(super) settings: Settings,
-    /// The process' own channel.
-    pub(super) channel: String,
+    pub(super) prefix: Prefix,
     pub(super) instance: Instance,
+    /// Whether it listens at a node of a cluster.
+    pub(super) in_cluster: bool,
     pub(super) events: UnboundedSender<Event>,
     pub(super) changes: UnboundedReceiver<Channel>,
+}
+
+/// What is to be heard, and what of it is not yet.
+#[derive(Debug, Default)]
+struct Topics {
+    joined: HashSet<Topic>,
+    missing: HashSet<Tag>,
+}
+
+impl Topics {
+    fn change(&mut self, change: Channel) {
+        match change {
+            Channel::Join(topic) => {
+                self.joined.insert(topic);
+            }
+            Channel::Leave(topic) => {
+                self.joined.remove(&topic);
+            }
+        }
+    }
+}
+
+/// A connection that is up.
+struct Session {
+    connection: MultiplexedConnection,
+    publish: Publish,
 }
 
 impl Listener {
     /// Runs until the driver is gone.
     pub(super) async fn run(mut self) {
-        let mut joined = HashSet::new();
+        let mut topics = Topics::default();
         let mut attempts = 0;
         loop {
-            match self.listen(&mut joined).await {
+            match self.listen(&mut topics).await {
                 Ok(Gone) => return,
                 Err(Broken { error, was_up }) => {
+                    topics.missing.clear();
                     if was_up {
                         attempts = 0;
                         self.tell(Inbox::Down);
@@ -82,7 +127,7 @@ impl Listener {
                             self.tell(Inbox::Failing(error));
                         }
                     }
-                    if !self.wait(pause, &mut joined).await {
+                    if !self.wait(pause, &mut topics).await {
                         return;
                     }
                 }
@@ -92,19 +137,18 @@ impl Listener {
 
     fn tell(&self, inbox: Inbox) {
         // A driver that is gone needs to know nothing.
-        let _ = self.events.send(Event::Inbox(inbox));
+        let _ = self.events.send(Event::Inbox { id: self.id, inbox });
     }
 
     /// Lets time pass, taking note of the channels asked for. False when the driver is gone.
-    async fn wait(&mut self, pause: Duration, joined: &mut HashSet<Box<str>>) -> bool {
+    async fn wait(&mut self, pause: Duration, topics: &mut Topics) -> bool {
         let pause = sleep(pause);
         tokio::pin!(pause);
         loop {
             tokio::select! {
                 () = &mut pause => return true,
                 change = self.changes.recv() => match change {
-                    Some(Channel::Join(channel)) => { joined.insert(channel); }
-                    Some(Channel::Leave(channel)) => { joined.remove(&channel); }
+                    Some(change) => topics.change(change),
                     None => return false,
                 },
             }
@@ -112,66 +156,229 @@ impl Listener {
     }
 
     /// Listens until the connection fails or the driver is gone.
-    async fn listen(&mut self, joined: &mut HashSet<Box<str>>) -> Result<Gone, Broken> {
+    async fn listen(&mut self, topics: &mut Topics) -> Result<Gone, Broken> {
         let cut = Arc::new(Notify::new());
-        let mut connection = self.open(Arc::clone(&cut)).await.map_err(Broken::down)?;
-        self.subscribe(&mut connection, &self.channel)
+        let (lost, mut losses) = unbounded_channel();
+        let mut session = self
+            .begin(Arc::clone(&cut), lost)
             .await
             .map_err(Broken::down)?;
         // Before the channels of others: they may be many, and no grant waits for them.
         self.tell(Inbox::Up);
-        for channel in joined.iter() {
-            self.join(&mut connection, channel)
-                .await
-                .map_err(Broken::up)?;
-        }
+        let all: Vec<Topic> = topics.joined.iter().cloned().collect();
+        self.join_all(&mut session, &all, topics)
+            .await
+            .map_err(Broken::up)?;
         loop {
             tokio::select! {
                 () = cut.notified() => return Err(Broken::up(std::io::Error::from(std::io::ErrorKind::BrokenPipe).into())),
-                change = self.changes.recv() => match change {
-                    Some(Channel::Join(channel)) => {
-                        self.join(&mut connection, &channel).await.map_err(Broken::up)?;
-                        joined.insert(channel);
+                change = self.changes.recv() => {
+                    let Some(change) = change else { return Ok(Gone) };
+                    let mut changes = vec![change];
+                    while changes.len() < BATCH && let Ok(change) = self.changes.try_recv() {
+                        changes.push(change);
                     }
-                    Some(Channel::Leave(channel)) => {
-                        joined.remove(&channel);
-                        let leave = connection.unsubscribe(&*channel);
-                        tolerate(self.bounded(leave).await).map_err(Broken::up)?;
-                    }
-                    None => return Ok(Gone),
-                },
+                    self.change(&mut session, changes, topics).await.map_err(Broken::up)?;
+                }
+                Some(channel) = losses.recv() => self.lost(&channel, topics),
+                () = sleep(AGAIN), if !topics.missing.is_empty() => {
+                    let missing: Vec<Topic> = topics.missing.iter().map(|tag| Topic::Grants(*tag)).collect();
+                    self.join_all(&mut session, &missing, topics).await.map_err(Broken::up)?;
+                }
                 () = sleep(HEALTH) => {
                     let mut ping = Cmd::new();
                     ping.arg("PING");
-                    self.bounded(connection.send_packed_command(&ping)).await.map_err(Broken::up)?;
+                    let answer = self.bounded(session.connection.send_packed_command(&ping)).await;
+                    if let Value::Push { .. } = answer.map_err(Broken::up)? {
+                        return Err(Broken::up(out_of_step()));
+                    }
                 }
             }
         }
     }
 
-    async fn open(&self, cut: Arc<Notify>) -> Result<MultiplexedConnection, RedisError> {
-        let events = self.events.clone();
+    /// Opens a connection, and has this process' one channel confirmed, where it has one.
+    async fn begin(
+        &self,
+        cut: Arc<Notify>,
+        lost: UnboundedSender<String>,
+    ) -> Result<Session, RedisError> {
+        let mut connection = self.open(cut, lost).await?;
+        let mut publish = Publish::Plain;
+        if self.in_cluster {
+            let mut info = Cmd::new();
+            info.arg("INFO").arg("server");
+            let info = self.bounded(connection.send_packed_command(&info)).await?;
+            publish = link::publishes(&info);
+        }
+        if publish == Publish::Plain {
+            let channel = self.prefix.inbox(&self.instance);
+            self.subscribe(&mut connection, &channel).await?;
+        }
+        Ok(Session {
+            connection,
+            publish,
+        })
+    }
+
+    async fn open(
+        &self,
+        cut: Arc<Notify>,
+        lost: UnboundedSender<String>,
+    ) -> Result<MultiplexedConnection, RedisError> {
+        let (events, id) = (self.events.clone(), self.id);
         // Straight to the driver: a grant has one hop less to make.
         let receive = move |info: PushInfo| -> Result<(), ()> {
-            match info.kind {
-                PushKind::Message => {
-                    if let [Value::BulkString(channel), Value::BulkString(text)] =
-                        info.data.as_slice()
-                    {
-                        let channel = String::from_utf8_lossy(channel).into_owned();
-                        let _ = events.send(Event::Inbox(Inbox::Message {
-                            channel,
-                            text: text.clone(),
-                        }));
-                    }
+            match (info.kind, info.data.as_slice()) {
+                (
+                    PushKind::Message | PushKind::SMessage,
+                    [Value::BulkString(channel), Value::BulkString(text)],
+                ) => {
+                    let channel = String::from_utf8_lossy(channel).into_owned();
+                    let text = text.clone();
+                    let inbox = Inbox::Message { channel, text };
+                    let _ = events.send(Event::Inbox { id, inbox });
                 }
-                PushKind::Disconnection => cut.notify_one(),
+                (PushKind::SUnsubscribe, [Value::BulkString(channel), ..]) => {
+                    let _ = lost.send(String::from_utf8_lossy(channel).into_owned());
+                }
+                (PushKind::Disconnection, _) => cut.notify_one(),
                 _ => {}
             }
             Ok(())
         };
         let config = AsyncConnectionConfig::new().set_push_sender(receive);
         self.origin.listen(&self.settings, config).await
+    }
+
+    /// The server has ended a subscription by itself: the slot of its channel has moved.
+    fn lost(&self, channel: &str, topics: &mut Topics) {
+        let is_it = |topic: &&Topic| match topic {
+            Topic::Grants(tag) => self.prefix.shard_inbox(&self.instance, *tag) == channel,
+            Topic::Released(_) => false,
+        };
+        // One that we have left is not among them.
+        if let Some(&Topic::Grants(tag)) = topics.joined.iter().find(is_it) {
+            topics.missing.insert(tag);
+            self.tell(Inbox::Heard {
+                tag,
+                listening: false,
+            });
+        }
+    }
+
+    async fn change(
+        &self,
+        session: &mut Session,
+        changes: Vec<Channel>,
+        topics: &mut Topics,
+    ) -> Result<(), RedisError> {
+        let mut new = Vec::new();
+        for change in changes {
+            match &change {
+                Channel::Join(topic) => new.push(topic.clone()),
+                Channel::Leave(topic) => {
+                    new.retain(|other| other != topic);
+                    topics.joined.remove(topic);
+                    self.leave(session, topic, topics).await?;
+                }
+            }
+            topics.change(change);
+        }
+        self.join_all(session, &new, topics).await
+    }
+
+    async fn leave(
+        &self,
+        session: &mut Session,
+        topic: &Topic,
+        topics: &mut Topics,
+    ) -> Result<(), RedisError> {
+        match topic {
+            Topic::Released(channel) => {
+                let leave = session.connection.unsubscribe(&**channel);
+                tolerate(self.bounded(leave).await)
+            }
+            Topic::Grants(tag) => {
+                topics.missing.remove(tag);
+                if session.publish == Publish::Plain {
+                    return Ok(());
+                }
+                let channel = self.prefix.shard_inbox(&self.instance, *tag);
+                let mut leave = Cmd::new();
+                leave.arg("SUNSUBSCRIBE").arg(&channel);
+                let left = session.connection.send_packed_command(&leave);
+                match self.bounded(left).await? {
+                    // Nobody is heard there any more, then.
+                    Value::ServerError(_) => Ok(()),
+                    answer if is_about(&answer, &PushKind::SUnsubscribe, &channel) => Ok(()),
+                    _ => Err(out_of_step()),
+                }
+            }
+        }
+    }
+
+    async fn join_all(
+        &self,
+        session: &mut Session,
+        new: &[Topic],
+        topics: &mut Topics,
+    ) -> Result<(), RedisError> {
+        let mut tags = Vec::new();
+        for topic in new {
+            match topic {
+                Topic::Released(channel) => self.join(&mut session.connection, channel).await?,
+                Topic::Grants(tag) if session.publish == Publish::Sharded => tags.push(*tag),
+                // Told on the one channel, which is confirmed.
+                Topic::Grants(tag) => self.tell(Inbox::Heard {
+                    tag: *tag,
+                    listening: true,
+                }),
+            }
+        }
+        for tags in tags.chunks(BATCH) {
+            self.join_tags(session, tags, topics).await?;
+        }
+        Ok(())
+    }
+
+    /// Joins the channels of some tags: a command for each, since one command is for one slot.
+    async fn join_tags(
+        &self,
+        session: &mut Session,
+        tags: &[Tag],
+        topics: &mut Topics,
+    ) -> Result<(), RedisError> {
+        let channel = |tag: &Tag| self.prefix.shard_inbox(&self.instance, *tag);
+        let mut pipeline = Pipeline::with_capacity(tags.len());
+        for tag in tags {
+            pipeline.cmd("SSUBSCRIBE").arg(channel(tag));
+        }
+        let joining = session
+            .connection
+            .send_packed_commands(&pipeline, 0, tags.len());
+        let answers = self.bounded(joining).await?;
+        for (tag, answer) in tags.iter().zip(answers) {
+            match answer {
+                Value::ServerError(error) => {
+                    topics.missing.insert(*tag);
+                    if let Some(redirect) = Redirect::of(&error) {
+                        self.tell(Inbox::Moved(redirect));
+                    } else if forbids(&error.clone().into()) {
+                        return Err(error.into());
+                    }
+                }
+                answer if is_about(&answer, &PushKind::SSubscribe, &channel(tag)) => {
+                    topics.missing.remove(tag);
+                    self.tell(Inbox::Heard {
+                        tag: *tag,
+                        listening: true,
+                    });
+                }
+                _ => return Err(out_of_step()),
+            }
+        }
+        Ok(())
     }
 
     /// Returns when the server has confirmed.
@@ -202,6 +409,24 @@ impl Listener {
             .await
             .unwrap_or_else(|_| Err(late()))
     }
+}
+
+/// Whether an answer confirms what was asked for `channel`. What a server says by itself of a channel
+/// whose slot has moved is taken by the client for the answer to whatever was asked last; all that
+/// follows is then one answer late.
+fn is_about(answer: &Value, kind: &PushKind, channel: &str) -> bool {
+    match answer {
+        Value::Push { kind: said, data } => {
+            said == kind
+                && matches!(data.first(), Some(Value::BulkString(about)) if about == channel.as_bytes())
+        }
+        _ => false,
+    }
+}
+
+fn out_of_step() -> RedisError {
+    let what = "an answer to something else";
+    (redis::ErrorKind::UnexpectedReturnType, what).into()
 }
 
 /// The driver is gone.

@@ -10,10 +10,12 @@ mod backoff;
 mod call;
 mod check;
 mod clock;
+mod cluster;
 mod core;
 mod driver;
 mod inbox;
 mod link;
+mod links;
 mod origin;
 mod reply;
 mod script;
@@ -30,6 +32,7 @@ use self::call::Request;
 use self::check::{Inspector, Look};
 use self::core::{Asked, Command, Core};
 use self::driver::Driver;
+pub(crate) use self::cluster::seeds::Seeds;
 pub(crate) use self::origin::{Origin, Source};
 use super::local::Local;
 use super::{
@@ -110,7 +113,10 @@ impl ServerBackend {
             settings: settings.clone(),
             prefix: prefix.clone(),
         };
-        let core = Core::new(settings.clone());
+        let core = match origin.seeds() {
+            None => Core::new(settings.clone()),
+            Some(_) => Core::of_many(settings.clone()),
+        };
         let (driver, events) = Driver::new(core, origin, settings, instance, prefix.clone());
         let work = async move || {
             let looking = tokio::spawn(inspector.run(ordered));

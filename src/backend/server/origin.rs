@@ -13,6 +13,7 @@ use redis::{
 use tokio::time::timeout;
 
 use super::Settings;
+use super::cluster::seeds::Seeds;
 use super::link::{open, timed_out};
 use crate::error::ConfigError;
 
@@ -21,6 +22,8 @@ use crate::error::ConfigError;
 pub(crate) enum Source {
     Server(Box<ConnectionInfo>),
     Pool(deadpool_redis::Pool),
+    /// To many servers: the driver finds out which, and has an origin for each.
+    Cluster(Seeds),
 }
 
 impl Source {
@@ -38,6 +41,7 @@ impl fmt::Debug for Source {
         f.write_str(match self {
             Self::Server(_) => "Server",
             Self::Pool(_) => "Pool",
+            Self::Cluster(_) => "Cluster",
         })
     }
 }
@@ -56,6 +60,14 @@ impl Origin {
         Self { source, subscriber }
     }
 
+    /// The nodes that were named, where there are many servers.
+    pub(super) const fn seeds(&self) -> Option<&Seeds> {
+        match &self.source {
+            Source::Cluster(seeds) => Some(seeds),
+            Source::Server(_) | Source::Pool(_) => None,
+        }
+    }
+
     /// Opens a connection for commands, on which nothing was said yet but who we are.
     pub(super) async fn connect(
         &self,
@@ -66,6 +78,7 @@ impl Origin {
                 open((**info).clone(), settings, AsyncConnectionConfig::new()).await
             }
             Source::Pool(pool) => detach(pool.clone(), settings.connect_timeout).await,
+            Source::Cluster(_) => Err(no_one_server()),
         }
     }
 
@@ -85,6 +98,7 @@ impl Origin {
             (None, Source::Pool(_)) => {
                 return Err((ErrorKind::InvalidClientConfig, "there is no subscriber").into());
             }
+            (None, Source::Cluster(_)) => return Err(no_one_server()),
         };
         let redis = info.redis_settings().clone();
         let redis = redis.set_protocol(ProtocolVersion::RESP3);
@@ -99,6 +113,12 @@ impl fmt::Debug for Origin {
             .field("has_subscriber", &self.subscriber.is_some())
             .finish()
     }
+}
+
+/// Nobody asks a cluster as a whole: its nodes have origins of their own.
+fn no_one_server() -> RedisError {
+    let what = "a cluster is many servers";
+    (ErrorKind::InvalidClientConfig, what).into()
 }
 
 /// Takes a connection out of a pool for good.

@@ -102,7 +102,7 @@ impl Core {
             return;
         };
         let resource = &ending.request.resource;
-        if ending.in_flight || !self.links[resource.tag.link(self.links.len())] {
+        if ending.in_flight || !self.links[self.routes.link(resource.tag)] {
             return;
         }
         ending.in_flight = true;

@@ -165,7 +165,7 @@ impl Core {
             return;
         }
         if request.terms.wait != Wait::No {
-            self.wants_inbox = true;
+            self.listen(now, request.resource.tag);
         }
         let patient = request.terms.wait == Wait::Unbounded;
         let unavailable = self.time_to_answer(now, request.terms.bridge.is_some(), patient);
@@ -180,7 +180,8 @@ impl Core {
     /// answer of its own. Time to connect before, if that is under way for the first time, or for who
     /// has time.
     pub(super) fn time_to_answer(&self, now: Instant, budgeted: bool, patient: bool) -> Duration {
-        let first = self.clock.ms(now).is_none() && self.connect_trouble.is_none();
+        let never = self.clocks.iter().all(|clock| clock.ms(now).is_none());
+        let first = never && self.connect_trouble.is_none();
         let connect = if first || patient {
             self.settings.connect_timeout
         } else {
@@ -206,8 +207,8 @@ impl Core {
             return;
         }
         let tag = waiter.request.resource.tag;
-        let link = tag.link(self.links.len());
-        let Some(server_ms) = self.clock.ms(now).filter(|_| self.links[link]) else {
+        let link = self.routes.link(tag);
+        let Some(server_ms) = self.clocks[link].ms(now).filter(|_| self.links[link]) else {
             // Asked as soon as there is a connection, which brings a reading of the server's clock.
             return;
         };
@@ -228,7 +229,7 @@ impl Core {
             wait,
             max_waiters: request.terms.max_waiters,
             ticket: waiter.ticket,
-            pushed: self.listening,
+            pushed: self.ears.hear(tag),
         };
         waiter.open.sent(ask.latest_ms);
         waiter.in_flight = true;
@@ -238,6 +239,7 @@ impl Core {
         waiter.sent = now;
         if request.terms.wait != Wait::No {
             self.spoke(now, tag);
+            self.listen(now, tag);
         }
         self.calls.push(Call {
             sent: now,
@@ -410,7 +412,7 @@ impl Core {
                 .trouble
                 .take()
                 .or_else(|| waiter.in_flight.then(|| Box::new(Failure::Unknown(None))));
-            let link = waiter.request.resource.tag.link(self.links.len());
+            let link = self.routes.link(waiter.request.resource.tag);
             let error = self.waiter_error(now, token, trouble.as_deref());
             self.leave(now, token, Err(error.into()));
             self.overran(now, link, trouble.map(|trouble| *trouble));
@@ -507,19 +509,6 @@ impl Core {
         };
         self.dequeued(&waiter.request.resource, token, waiter.ticket);
         Some(waiter)
-    }
-
-    /// The waiters that a reconnected inbox has to ask for, in their order.
-    pub(super) fn waiting_in_queues(&self) -> Vec<Token> {
-        let waits = |(token, entry): (&Token, &Entry)| match entry {
-            Entry::Waiting(waiter) if waiter.request.terms.wait != Wait::No => {
-                Some((waiter.rank(), *token))
-            }
-            _ => None,
-        };
-        let mut waiting: Vec<_> = self.entries.iter().filter_map(waits).collect();
-        waiting.sort_unstable();
-        waiting.into_iter().map(|(_, token)| token).collect()
     }
 
     /// Whether an acquire of `token` is under way that was sent no earlier than `sent`, and so runs

@@ -1,0 +1,179 @@
+//! Many servers that share the slots: which node owns which, and what is kept for each.
+//!
+//! Every node's connections are links of the driver, so what is true of one server's (a breaker, a
+//! generation, requests whose outcome is unknown and never sent again blindly) is true of each
+//! node's. This decides which there are. The core knows only which link carries a tag's calls.
+//!
+//! The client's own support for clusters is not used: it sends again what it got no answer to.
+
+pub(super) mod map;
+pub(super) mod redirect;
+pub(super) mod seeds;
+mod steering;
+pub(super) mod view;
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::mpsc::UnboundedSender;
+
+use self::map::{Map, Number};
+use self::redirect::Address;
+use self::seeds::Seeds;
+use super::Settings;
+use super::backoff::Backoff;
+use super::core::{Channel, Routes, Topic};
+use super::origin::{Origin, Source};
+use crate::key::Tag;
+use crate::time::Instant;
+
+/// How often nodes are asked who owns what although nothing tells of a change: a master that hangs
+/// is found though nobody needs it right now.
+const REGULAR: Duration = Duration::from_secs(10);
+/// How often while something is wrong: a failover is to be known well before it matters.
+const TROUBLED: Backoff = Backoff::new(Duration::from_millis(100), Duration::from_millis(500));
+/// How long after one look another follows that a node's answer asks for.
+const SPACING: Duration = Duration::from_millis(50);
+/// How many nodes are asked at a time: more than one, since one may be wrong.
+const ASKED: usize = 5;
+/// How many are tried where none is connected.
+const TRIED: usize = 16;
+
+pub(super) struct Cluster {
+    seeds: Seeds,
+    map: Map,
+    /// Of each node.
+    connections: usize,
+    /// Whether each node is to be connected to.
+    wanted: Vec<bool>,
+    /// When nodes are asked next; never before the first use.
+    look_at: Instant,
+    looked: Instant,
+    /// How many looks in a row found something wrong.
+    troubled: u32,
+    /// Who is being asked.
+    asking: HashSet<Address>,
+    /// How many looks in a row were answered by nobody.
+    failed: u32,
+    /// What is listened to, and at which node.
+    topics: HashMap<Topic, Option<Number>>,
+    ears: HashMap<Number, Ear>,
+    last_ear: u64,
+}
+
+/// A subscription at one node.
+struct Ear {
+    id: u64,
+    changes: UnboundedSender<Channel>,
+}
+
+impl Cluster {
+    pub(super) fn new(seeds: Seeds, settings: &Settings) -> Self {
+        Self {
+            seeds,
+            map: Map::new(),
+            connections: settings.connections,
+            wanted: Vec::new(),
+            look_at: Instant::FAR,
+            looked: Instant::from_nanos(0),
+            troubled: 0,
+            asking: HashSet::new(),
+            failed: 0,
+            topics: HashMap::new(),
+            ears: HashMap::new(),
+            last_ear: 0,
+        }
+    }
+
+    pub(super) const fn next_look(&self) -> Instant {
+        self.look_at
+    }
+
+    fn routes(&self) -> Routes {
+        Routes::to_owners(self.connections, Arc::clone(self.map.owners()))
+    }
+
+    /// How many links there are for all nodes that have a number, and that to nowhere.
+    fn links(&self) -> usize {
+        1 + self.map.len() * self.connections
+    }
+
+    /// The node at the other end of a link.
+    fn node_of(&self, link: usize) -> Option<Number> {
+        let index = link.checked_sub(1)? / self.connections;
+        Number::try_from(index + 1).ok()
+    }
+
+    fn links_of(&self, node: Number) -> std::ops::Range<usize> {
+        let first = 1 + (usize::from(node) - 1) * self.connections;
+        first..first + self.connections
+    }
+
+    fn nodes(&self) -> impl Iterator<Item = Number> + use<> {
+        1..=Number::try_from(self.map.len()).unwrap_or(Number::MAX)
+    }
+
+    fn is_wanted(&self, node: Number) -> bool {
+        let wanted = self.wanted.get(usize::from(node) - 1);
+        wanted.copied().unwrap_or(false)
+    }
+
+    pub(super) fn origin_of(&self, link: usize) -> Option<Arc<Origin>> {
+        self.origin_at(self.map.address(self.node_of(link)?)?)
+    }
+
+    fn origin_at(&self, node: &Address) -> Option<Arc<Origin>> {
+        let info = Box::new(self.seeds.info(node)?);
+        Some(Arc::new(Origin::new(Source::Server(info), None)))
+    }
+
+    /// A tag that the node at the other end of a link owns.
+    pub(super) fn tag_at(&self, link: usize) -> Option<Tag> {
+        let node = self.node_of(link)?;
+        let slot = self.map.owners().iter().position(|owner| *owner == node)?;
+        u16::try_from(slot).ok().map(Tag::of_slot)
+    }
+
+    /// The node at which a topic is heard of.
+    fn place_of(&self, topic: &Topic) -> Option<Number> {
+        self.map.owner(match topic {
+            Topic::Grants(tag) => tag.slot(),
+            // Anywhere: what is published on it reaches all nodes.
+            Topic::Released(channel) => Tag::of_key(channel).slot(),
+        })
+    }
+
+    /// Which nodes to ask, of those that are connected and those that are known.
+    fn candidates(&self, connected: &[Address], random: u32) -> Vec<Address> {
+        if connected.is_empty() {
+            let mut all: Vec<Address> = self.seeds.addresses().collect();
+            for address in self.map.addresses() {
+                if !all.contains(address) {
+                    all.push(address.clone());
+                }
+            }
+            all.truncate(TRIED);
+            return all;
+        }
+        let start = random as usize % connected.len();
+        let round = connected.iter().cycle().skip(start);
+        round.take(connected.len().min(ASKED)).cloned().collect()
+    }
+
+    /// Sets the time of the next look.
+    fn plan(&mut self, now: Instant, is_troubled: bool, random: u32) {
+        if is_troubled {
+            let soon = self.looked.after(TROUBLED.pause(self.troubled, random));
+            self.look_at = self.look_at.min(soon.max(now));
+        }
+    }
+
+    /// A look begins.
+    fn looks(&mut self, now: Instant, is_troubled: bool, random: u32) {
+        self.looked = now;
+        self.troubled = if is_troubled { self.troubled + 1 } else { 0 };
+        // With half of it at random, as all pauses.
+        self.look_at = now.after(REGULAR / 2 + REGULAR / 2 * random / 256);
+    }
+}
