@@ -178,7 +178,7 @@ fn read<'a>(code: &'a str, details: Option<&'a str>) -> (&'a str, BackendErrorKi
 
 /// What no server gives a code of its own is known by how its text begins.
 fn worded(details: &str) -> (&'static str, BackendErrorKind) {
-    const WORDED: [(&str, &str, BackendErrorKind); 12] = [
+    const WORDED: [(&str, &str, BackendErrorKind); 13] = [
         // A script's own command, in 6.2 and 7.0, and later.
         (
             "The user executing the script can't",
@@ -211,6 +211,12 @@ fn worded(details: &str) -> (&'static str, BackendErrorKind) {
         (
             "SELECT is not allowed",
             "ERR",
+            BackendErrorKind::Unsupported,
+        ),
+        // Asked for the nodes of its cluster. No server gives that a code of its own.
+        (
+            "This instance has cluster support disabled",
+            "NOCLUSTER",
             BackendErrorKind::Unsupported,
         ),
         // Missing, renamed, or kept from us by something in between.

@@ -1,0 +1,95 @@
+//! Slots that move while they are used.
+
+use std::time::Duration;
+
+use portcullis::Quota;
+
+use crate::cluster::{Load, lock, names, patient};
+use crate::common::take;
+use crate::support::Cluster;
+
+/// Between any two steps of a migration.
+const STEP: Duration = Duration::from_millis(10);
+
+#[tokio::test]
+#[ignore = "it starts a cluster"]
+async fn fifty_slots_move_under_load_and_nobody_notices() {
+    let cluster = Cluster::start(3, 0).await;
+    let gates = [patient(&cluster), patient(&cluster)];
+    // Held meanwhile, in each of the slots: renewed and released wherever it is.
+    let load = Load::start(&gates, &names());
+    let mut slots = Vec::new();
+    while slots.len() < names().len() / 2 {
+        tokio::time::sleep(STEP).await;
+        slots = homes(&cluster).await;
+    }
+    for round in 0..50 {
+        let slot = slots[round % slots.len()];
+        let from = cluster.owner(slot).await.expect("it has an owner");
+        cluster.migrate(slot, from, (from + 1) % 3, STEP).await;
+    }
+    let before = load.visits();
+    crate::support::wait_for("all gates are used", Duration::from_secs(20), async || {
+        load.visits().iter().zip(&before).all(|(now, before)| now > before)
+    })
+    .await;
+    load.end().await;
+}
+
+#[tokio::test]
+#[ignore = "it starts a cluster"]
+async fn a_lease_is_renewed_and_given_back_wherever_its_slot_went() {
+    let cluster = Cluster::start(3, 0).await;
+    let gates = patient(&cluster);
+    let gate = gates.mutex("gate").ttl(Duration::from_secs(3)).expect("in range");
+    let guard = take(&gate).await;
+    for _ in 0..4 {
+        let slot = homes(&cluster).await[0];
+        let from = cluster.owner(slot).await.expect("it has an owner");
+        cluster.migrate(slot, from, (from + 1) % 3, STEP).await;
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        assert!(guard.is_held());
+    }
+    guard.release().await.expect("the cluster answers");
+    drop(lock(&gates, "gate").try_lock().await.expect("it is free"));
+}
+
+#[tokio::test]
+#[ignore = "it starts a cluster"]
+async fn a_quota_is_counted_by_whoever_has_its_key_while_a_slot_moves() {
+    let cluster = Cluster::start(3, 0).await;
+    let gates = patient(&cluster);
+    let limiter = gates
+        .rate_limiter("api", Quota::per_hour(1_000))
+        .expect("a valid quota");
+    let check = async || limiter.check().await.expect("the cluster admits");
+    check().await;
+    let slot = homes(&cluster).await[0];
+    let from = cluster.owner(slot).await.expect("it has an owner");
+    let moving = cluster.migrate(slot, from, (from + 1) % 3, Duration::from_millis(300));
+    let mut admitted = 1;
+    tokio::pin!(moving);
+    loop {
+        tokio::select! {
+            () = &mut moving => break,
+            _ = check() => admitted += 1,
+        }
+    }
+    let left = check().await.remaining();
+    assert!(admitted > 10, "{admitted} while it moved");
+    // One that was asked for when the move ended may have counted unseen.
+    let used = 1_000 - left;
+    assert!((admitted + 1..=admitted + 2).contains(&used), "{used} of {admitted}");
+}
+
+/// The slots of all keys there are.
+async fn homes(cluster: &Cluster) -> Vec<u16> {
+    let mut slots = Vec::new();
+    for key in cluster.keys_with("suite:").await.into_iter().flatten() {
+        let slot = cluster.slot(&key).await;
+        if !slots.contains(&slot) {
+            slots.push(slot);
+        }
+    }
+    slots
+}

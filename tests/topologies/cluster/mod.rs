@@ -1,0 +1,91 @@
+//! Gates on a cluster: spread, sent on, failed over.
+
+mod failover;
+mod finding;
+mod migration;
+mod spread;
+mod waiting;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use portcullis::{Builder, Mutex, Portcullis};
+use tokio::task::JoinSet;
+
+use crate::common::{LONG, visit};
+use crate::support::{Cluster, History};
+
+fn builder(cluster: &Cluster) -> Builder {
+    Portcullis::builder().cluster(cluster.url()).prefix("suite")
+}
+
+/// A handle whose callers have time for a failover or a migration.
+fn patient(cluster: &Cluster) -> Portcullis {
+    builder(cluster)
+        .command_timeout(Duration::from_secs(2))
+        .connect_timeout(Duration::from_secs(10))
+        .build()
+        .expect("a valid configuration")
+}
+
+fn lock(handle: &Portcullis, name: &str) -> Mutex {
+    handle.mutex(name).ttl(LONG).expect("in range")
+}
+
+/// Names of gates, so many that each master has some.
+fn names() -> Vec<String> {
+    (0..12).map(|number| format!("gate-{number}")).collect()
+}
+
+/// Tasks of two handles that go in and out of gates, until they are told to end.
+struct Load {
+    ended: Arc<AtomicBool>,
+    tasks: JoinSet<()>,
+    /// The history of each gate.
+    histories: Vec<History>,
+}
+
+impl Load {
+    /// Each handle has two tasks at each gate, so that somebody always waits.
+    fn start(handles: &[Portcullis], names: &[String]) -> Self {
+        let mut load = Self {
+            ended: Arc::new(AtomicBool::new(false)),
+            tasks: JoinSet::new(),
+            histories: names.iter().map(|_| History::default()).collect(),
+        };
+        for handle in handles {
+            for (name, history) in names.iter().zip(&load.histories) {
+                for _ in 0..2 {
+                    let (gate, history) = (lock(handle, name), history.clone());
+                    let ended = Arc::clone(&load.ended);
+                    load.tasks.spawn(async move {
+                        while !ended.load(Ordering::Relaxed) {
+                            visit(&gate, &history).await;
+                            tokio::time::sleep(Duration::from_millis(2)).await;
+                        }
+                    });
+                }
+            }
+        }
+        load
+    }
+
+    /// How often each gate was held so far.
+    fn visits(&self) -> Vec<usize> {
+        let of = |history: &History| history.holds().len();
+        self.histories.iter().map(of).collect()
+    }
+
+    /// Ends it, and judges what happened. A task that was refused or failed has panicked.
+    async fn end(mut self) -> Vec<History> {
+        self.ended.store(true, Ordering::Relaxed);
+        while let Some(task) = self.tasks.join_next().await {
+            task.expect("nobody failed");
+        }
+        for history in &self.histories {
+            history.assert_sound(1);
+        }
+        self.histories
+    }
+}

@@ -1,0 +1,76 @@
+//! Who waits is told, whichever master the gate is on.
+
+use std::time::Duration;
+
+use crate::cluster::{lock, names, patient};
+use crate::common::{promptly, queue, served, take, until_waiting};
+use crate::support::Cluster;
+
+#[tokio::test]
+#[ignore = "it starts a cluster"]
+async fn a_release_hands_over_promptly_on_every_master() {
+    let cluster = Cluster::start(3, 0).await;
+    let (one, other) = (patient(&cluster), patient(&cluster));
+    for name in names() {
+        let guard = take(&lock(&one, &name)).await;
+        let waiter = queue(&lock(&other, &name));
+        until_waiting(&lock(&one, &name), 1).await;
+        drop(guard);
+        drop(served(waiter).await);
+    }
+}
+
+#[tokio::test]
+#[ignore = "it starts a cluster"]
+async fn who_waits_asks_once_a_second_and_no_more_often() {
+    let cluster = Cluster::start(3, 0).await;
+    let (one, other) = (patient(&cluster), patient(&cluster));
+    let guard = take(&lock(&one, "gate")).await;
+    let waiter = queue(&lock(&other, "gate"));
+    until_waiting(&lock(&one, "gate"), 1).await;
+    // Its channel is confirmed by now, or is soon.
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    let before = calls(&cluster).await;
+    tokio::time::sleep(Duration::from_secs(6)).await;
+    let asked = calls(&cluster).await - before;
+    // Heartbeats of the waiter; polling would ask 24 times and more.
+    assert!((2..=12).contains(&asked), "{asked} calls in 6 s");
+    drop(guard);
+    drop(served(waiter).await);
+}
+
+#[tokio::test]
+#[ignore = "it starts a cluster"]
+async fn a_slot_that_moves_takes_its_waiters_along() {
+    let cluster = Cluster::start(3, 0).await;
+    let (one, other) = (patient(&cluster), patient(&cluster));
+    let guard = take(&lock(&one, "gate")).await;
+    let waiter = queue(&lock(&other, "gate"));
+    until_waiting(&lock(&one, "gate"), 1).await;
+    let (slot, from) = home(&cluster).await;
+    cluster.migrate(slot, from, (from + 1) % 3, Duration::ZERO).await;
+    until_waiting(&lock(&one, "gate"), 1).await;
+    assert!(guard.is_held());
+    promptly("a release is answered", guard.release())
+        .await
+        .expect("the cluster answers");
+    drop(served(waiter).await);
+}
+
+/// The slot of the one gate there is, and who has it.
+async fn home(cluster: &Cluster) -> (u16, usize) {
+    let keys = cluster.keys_with("suite:").await;
+    let found = |keys: &Vec<String>| keys.iter().find(|key| key.contains("}:m:")).cloned();
+    let mut found = keys.iter().map(found);
+    let node = found.clone().position(|key| key.is_some()).expect("it is held");
+    let key = found.nth(node).flatten().expect("it is held");
+    (cluster.slot(&key).await, node)
+}
+
+async fn calls(cluster: &Cluster) -> u64 {
+    let mut calls = 0;
+    for node in &cluster.nodes {
+        calls += node.script_calls().await;
+    }
+    calls
+}
