@@ -26,24 +26,31 @@ mod server;
 
 /// Makes tests of sentences, each on a rig of its own.
 macro_rules! sentences {
-    ($rig:ty; $($topic:ident { $($sentence:ident,)* })*) => {$(
+    ($attributes:tt $rig:ty; $($topic:ident { $($sentence:ident,)* })*) => {$(
         mod $topic {
             $(
-                #[tokio::test]
-                async fn $sentence() {
-                    crate::$topic::$sentence::<$rig>().await;
-                }
+                sentence! { $attributes $rig, $topic, $sentence }
             )*
         }
     )*};
 }
 
+macro_rules! sentence {
+    ([$($attributes:tt)*] $rig:ty, $topic:ident, $sentence:ident) => {
+        $($attributes)*
+        #[tokio::test]
+        async fn $sentence() {
+            crate::$topic::$sentence::<$rig>().await;
+        }
+    };
+}
+
 /// Every sentence that holds everywhere, for one kind of rig. One that is left out here is dead
 /// code, which the compiler tells.
 macro_rules! behaviors {
-    ($place:ident, $rig:ty) => {
+    ($place:ident, $rig:ty $(, $attributes:tt)*) => {
         mod $place {
-            sentences! { $rig;
+            sentences! { [$($attributes)*] $rig;
                 mutex {
                     two_handles_exclude_each_other,
                     waiters_of_two_handles_are_served_in_the_order_they_came,
@@ -135,3 +142,4 @@ macro_rules! behaviors {
 
 behaviors!(on_a_server, crate::rig::ServerRig);
 behaviors!(in_memory, crate::rig::MemoryRig);
+behaviors!(on_a_cluster, crate::rig::ClusterRig, #, [ignore = "it starts a cluster"]);

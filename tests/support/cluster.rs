@@ -39,6 +39,18 @@ impl Cluster {
         cluster
     }
 
+    /// The same, for who can't wait.
+    pub(crate) fn start_and_block(masters: usize, replicas: usize) -> Self {
+        let start = move || {
+            let runtime = tokio::runtime::Builder::new_current_thread()
+                .enable_all()
+                .build()
+                .expect("a runtime can be made");
+            runtime.block_on(Self::start(masters, replicas))
+        };
+        std::thread::spawn(start).join().expect("it starts")
+    }
+
     async fn join(&self) {
         let share = usize::from(SLOTS).div_ceil(self.masters);
         for (index, node) in self.nodes.iter().enumerate() {

@@ -33,6 +33,7 @@ async fn fifty_slots_move_under_load_and_nobody_notices() {
         load.visits().iter().zip(&before).all(|(now, before)| now > before)
     })
     .await;
+    assert_eq!(load.unanswered(), 0);
     load.end().await;
 }
 

@@ -7,14 +7,14 @@ mod spread;
 mod waiting;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use portcullis::{Builder, Mutex, Portcullis};
 use tokio::task::JoinSet;
 
-use crate::common::{LONG, visit};
-use crate::support::{Cluster, History};
+use crate::common::LONG;
+use crate::support::{Cluster, History, Hold};
 
 fn builder(cluster: &Cluster) -> Builder {
     Portcullis::builder().cluster(cluster.url()).prefix("suite")
@@ -42,6 +42,8 @@ fn names() -> Vec<String> {
 struct Load {
     ended: Arc<AtomicBool>,
     tasks: JoinSet<()>,
+    /// How many releases were not answered in the time that they are waited for.
+    unanswered: Arc<AtomicUsize>,
     /// The history of each gate.
     histories: Vec<History>,
 }
@@ -52,16 +54,20 @@ impl Load {
         let mut load = Self {
             ended: Arc::new(AtomicBool::new(false)),
             tasks: JoinSet::new(),
+            unanswered: Arc::default(),
             histories: names.iter().map(|_| History::default()).collect(),
         };
         for handle in handles {
             for (name, history) in names.iter().zip(&load.histories) {
                 for _ in 0..2 {
                     let (gate, history) = (lock(handle, name), history.clone());
-                    let ended = Arc::clone(&load.ended);
+                    let (ended, unanswered) =
+                        (Arc::clone(&load.ended), Arc::clone(&load.unanswered));
                     load.tasks.spawn(async move {
                         while !ended.load(Ordering::Relaxed) {
-                            visit(&gate, &history).await;
+                            if !visit(&gate, &history).await {
+                                unanswered.fetch_add(1, Ordering::Relaxed);
+                            }
                             tokio::time::sleep(Duration::from_millis(2)).await;
                         }
                     });
@@ -77,6 +83,11 @@ impl Load {
         self.histories.iter().map(of).collect()
     }
 
+    /// How many releases were not answered in time. They are delivered all the same.
+    fn unanswered(&self) -> usize {
+        self.unanswered.load(Ordering::Relaxed)
+    }
+
     /// Ends it, and judges what happened. A task that was refused or failed has panicked.
     async fn end(mut self) -> Vec<History> {
         self.ended.store(true, Ordering::Relaxed);
@@ -88,4 +99,21 @@ impl Load {
         }
         self.histories
     }
+}
+
+/// Goes in and out once, and writes it down. Whether the release was answered in time.
+async fn visit(gate: &Mutex, history: &History) -> bool {
+    let asked = History::now();
+    let guard = gate.lock().await.expect("its turn comes");
+    let acquired = History::now();
+    tokio::task::yield_now().await;
+    let (ended, fence) = (History::now(), guard.fencing_token().get());
+    history.held(Hold {
+        asked,
+        acquired,
+        ended,
+        fence,
+        weight: 1,
+    });
+    guard.release().await.is_ok()
 }
