@@ -471,7 +471,9 @@ impl Resource {
         let name = probe_name(instance);
         let gate = "check".into();
         if kind == Kind::Exact {
-            let key = format!("{}:{name}", prefix.0);
+            // In one slot with the others, so that one node of a cluster has all.
+            let (tag, _) = path(&name, None);
+            let key = format!("{}:{{{}}}:{name}", prefix.0, tag.text());
             let mut place = Self::exact(prefix, &key, &gate);
             place.released = None;
             return place;

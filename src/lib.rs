@@ -29,6 +29,7 @@ mod lease;
 mod mutex;
 mod portcullis;
 mod rate_limit;
+pub mod scripts;
 mod semaphore;
 #[cfg(test)]
 mod snapshot;

@@ -239,6 +239,7 @@ impl fmt::Debug for Portcullis {
 /// | [`command_timeout`](Self::command_timeout) | 10 ms to 60 s | 500 ms |
 /// | [`connect_timeout`](Self::connect_timeout) | 10 ms to 60 s | 1 s |
 /// | [`admission_budget`](Self::admission_budget) | 10 ms to 60 s | 100 ms |
+/// | [`preloaded_scripts`](Self::preloaded_scripts) | on | off: the handle loads them |
 #[derive(Default)]
 #[must_use = "a builder does nothing until it is built"]
 pub struct Builder {
@@ -331,6 +332,17 @@ impl Builder {
     /// Primitives that are called without a layer have the `command_timeout`.
     pub fn admission_budget(mut self, budget: Duration) -> Self {
         self.settings.admission_budget = budget;
+        self
+    }
+
+    /// Relies on [scripts](crate::scripts) that somebody has loaded beforehand: the handle sends none,
+    /// so that its user needs neither `EVAL` nor `SCRIPT`.
+    ///
+    /// While a script is missing, as after a restart or a failover to a server on which nobody has
+    /// loaded it, calls that need it fail as if the server were away, and go on when it is there.
+    /// [`check`](Portcullis::check) tells which are missing.
+    pub fn preloaded_scripts(mut self) -> Self {
+        self.settings.preloaded = true;
         self
     }
 

@@ -38,7 +38,7 @@ pub enum Finding {
     },
     /// It is a replica, which takes no writes.
     Replica,
-    /// It is a node of a cluster, which is not supported yet.
+    /// It is a node of a cluster, and the handle was given it as the only server.
     Cluster,
     /// It is older than Redis 6.2.
     #[non_exhaustive]
@@ -51,6 +51,12 @@ pub enum Finding {
     Declines {
         /// What it answers: `OOM`, `NOREPLICAS`, `MISCONF`.
         code: String,
+    },
+    /// A script is not there, and the handle [loads none](crate::Builder::preloaded_scripts).
+    #[non_exhaustive]
+    NotLoaded {
+        /// Which one: `mutex/acquire`.
+        script: String,
     },
     /// A script fails, or answers what it never answers.
     #[non_exhaustive]
@@ -125,6 +131,7 @@ impl Finding {
             | Self::Cluster
             | Self::TooOld { .. }
             | Self::Declines { .. }
+            | Self::NotLoaded { .. }
             | Self::ScriptFails { .. }
             | Self::CommandFails { .. } => Severity::Problem,
             Self::Evicts { .. }
@@ -151,8 +158,7 @@ impl fmt::Display for Finding {
                 "the server is a replica and takes no writes; name the address of its master",
             ),
             Self::Cluster => f.write_str(
-                "the server is a node of a cluster, which is not supported yet; name one that is \
-                 none",
+                "the server is a node of a cluster; name the cluster by `Builder::cluster`",
             ),
             Self::TooOld { version } => write!(
                 f,
@@ -167,6 +173,12 @@ impl fmt::Display for Finding {
                 };
                 write!(f, "the server declines to write ({code}): {what}")
             }
+            Self::NotLoaded { script } => write!(
+                f,
+                "the script {script} is not on the server, and this handle brings it none; load \
+                 those of this release on every server that may be the master (see \
+                 `portcullis::scripts`)"
+            ),
             Self::ScriptFails { script, code } => write!(
                 f,
                 "the script {script} fails ({code}); is the server Redis 6.2 or later, or Valkey, \
@@ -239,7 +251,11 @@ fn without(rule: &str, severity: Severity) -> &'static str {
         "+eval" | "+script|load" if severity == Severity::Problem => {
             "without either of `+eval` and `+script|load` no script gets to the server"
         }
-        "+publish" | "+subscribe" => "waiters ask again every 100 to 250 ms",
+        "+cluster|nodes" => "a master that was replaced may be believed for a moment",
+        "+asking" => "rate limits are not told while their slot moves",
+        "+publish" | "+subscribe" | "+spublish" | "+ssubscribe" => {
+            "waiters ask again every 100 to 250 ms"
+        }
         "+ping" => "each look after a silent subscription leaves a line in its ACL LOG",
         "+unsubscribe" => "a subscription to the channel of a key is never ended",
         "+eval" => "calls may fail for a moment after a SCRIPT FLUSH",

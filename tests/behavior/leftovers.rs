@@ -1,12 +1,21 @@
 //! What is still on a server when all has been given back.
 
+use redis::Commands;
+
 /// A bit above what side keys may outlive their last use by.
 const KEPT_MS: i64 = 61_000;
 
 /// Says of each key whatever should not be: a holder, a waiter, a record of one, a life without end
 /// or longer than a minute. What may stay for that minute is the clock and the roster of a tag.
 pub(crate) fn leftovers(connection: &mut redis::Connection) -> Vec<String> {
-    let keys: Vec<String> = ask(connection, &["KEYS", "*"]);
+    leftovers_under(connection, "")
+}
+
+/// The same of keys that begin with `prefix`, on a server that has others, too.
+pub(crate) fn leftovers_under(connection: &mut redis::Connection, prefix: &str) -> Vec<String> {
+    let found = connection.scan_match(format!("{prefix}*"));
+    let keys: redis::RedisResult<Vec<String>> = found.and_then(Iterator::collect);
+    let keys = keys.expect("the server lists its keys");
     keys.iter()
         .flat_map(|key| of_key(connection, key))
         .collect()

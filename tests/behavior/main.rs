@@ -26,31 +26,28 @@ mod server;
 
 /// Makes tests of sentences, each on a rig of its own.
 macro_rules! sentences {
-    ($attributes:tt $rig:ty; $($topic:ident { $($sentence:ident,)* })*) => {$(
+    ($only:tt $rig:ty; $($topic:ident { $($sentence:ident,)* })*) => {$(
         mod $topic {
             $(
-                sentence! { $attributes $rig, $topic, $sentence }
+                #[tokio::test]
+                #$only
+                async fn $sentence() {
+                    crate::$topic::$sentence::<$rig>().await;
+                }
             )*
         }
     )*};
 }
 
-macro_rules! sentence {
-    ([$($attributes:tt)*] $rig:ty, $topic:ident, $sentence:ident) => {
-        $($attributes)*
-        #[tokio::test]
-        async fn $sentence() {
-            crate::$topic::$sentence::<$rig>().await;
-        }
-    };
-}
-
-/// Every sentence that holds everywhere, for one kind of rig. One that is left out here is dead
+/// Every sentence that holds everywhere, for one kind of rig, and with an attribute for all. One that is left out here is dead
 /// code, which the compiler tells.
 macro_rules! behaviors {
-    ($place:ident, $rig:ty $(, $attributes:tt)*) => {
+    ($place:ident, $rig:ty) => {
+        behaviors!($place, $rig, [cfg(test)]);
+    };
+    ($place:ident, $rig:ty, $only:tt) => {
         mod $place {
-            sentences! { [$($attributes)*] $rig;
+            sentences! { $only $rig;
                 mutex {
                     two_handles_exclude_each_other,
                     waiters_of_two_handles_are_served_in_the_order_they_came,
@@ -142,4 +139,13 @@ macro_rules! behaviors {
 
 behaviors!(on_a_server, crate::rig::ServerRig);
 behaviors!(in_memory, crate::rig::MemoryRig);
-behaviors!(on_a_cluster, crate::rig::ClusterRig, #, [ignore = "it starts a cluster"]);
+behaviors!(
+    at_a_url,
+    crate::rig::UrlRig,
+    [ignore = "`scripts/test --servers own` names the server"]
+);
+behaviors!(
+    on_a_cluster,
+    crate::rig::ClusterRig,
+    [ignore = "it starts a cluster"]
+);

@@ -1,12 +1,13 @@
 //! What the suite needs of a place where gates live.
 
-use std::time::Duration;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, SystemTime};
 
 use portcullis::test_util::MemoryServer;
 use portcullis::{Builder, Portcullis};
 
 use crate::common::LIMIT;
-use crate::leftovers::leftovers;
+use crate::leftovers::{leftovers, leftovers_under};
 use crate::support::{Cluster, Server, wait_for};
 
 /// A fresh place where gates live, of one test's own.
@@ -99,6 +100,43 @@ impl Rig for ClusterRig {
         for node in &self.cluster.nodes {
             until_nothing_is_left(node).await;
         }
+    }
+}
+
+/// Somebody else's server, that `PORTCULLIS_TEST_URL` names: under a prefix of the test's own, and
+/// never touched but there.
+pub(crate) struct UrlRig {
+    url: String,
+    prefix: String,
+}
+
+impl Rig for UrlRig {
+    fn start() -> Self {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let url = std::env::var("PORTCULLIS_TEST_URL");
+        let count = COUNT.fetch_add(1, Ordering::Relaxed);
+        let since = SystemTime::UNIX_EPOCH.elapsed().expect("after 1970");
+        Self {
+            url: url.expect("PORTCULLIS_TEST_URL names the server to test on"),
+            // Distinct for each test of each run, also of those on other machines.
+            prefix: format!("t{:x}-{count}-", since.as_nanos()),
+        }
+    }
+
+    fn handle_with_prefix(&self, prefix: &str) -> Portcullis {
+        let prefix = format!("{}{prefix}", self.prefix);
+        let builder = Portcullis::builder().url(&*self.url).prefix(prefix);
+        let builder = builder.command_timeout(Duration::from_secs(2));
+        builder.build().expect("PORTCULLIS_TEST_URL is an address")
+    }
+
+    async fn settled(&self) {
+        let client = redis::Client::open(&*self.url).expect("an address");
+        let mut connection = client.get_connection().expect("the server is there");
+        wait_for("nothing is left", LIMIT, async || {
+            leftovers_under(&mut connection, &self.prefix).is_empty()
+        })
+        .await;
     }
 }
 

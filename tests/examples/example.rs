@@ -36,12 +36,18 @@ pub(crate) struct Ended {
 impl Example {
     /// Starts it in memory, unless `REDIS_URL` is among its settings.
     pub(crate) fn start(name: &str, settings: &[(&str, &str)]) -> Self {
+        Self::start_with(name, &[], settings)
+    }
+
+    /// The same, with words on its command line.
+    pub(crate) fn start_with(name: &str, words: &[&str], settings: &[(&str, &str)]) -> Self {
         let mut command = Command::new(binary(name));
         // Whoever runs the tests may have set them.
         for setting in "REDIS_URL CAP ALL MAX_WAIT_MS TTL_MS UPSTREAM CALLS RATE BURST".split(' ') {
             command.env_remove(setting);
         }
         let mut child = command
+            .args(words)
             .env("PORT", "0")
             .envs(settings.iter().copied())
             .stdin(Stdio::null())

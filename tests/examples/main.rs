@@ -6,6 +6,7 @@ mod support;
 
 mod axum_per_route;
 mod example;
+mod load_scripts;
 mod outbound_client;
 mod rate_limit;
 mod server;

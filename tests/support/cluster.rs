@@ -59,7 +59,8 @@ impl Cluster {
             node.command(&["CLUSTER", "SET-CONFIG-EPOCH", &epoch]).await;
             if index < self.masters {
                 let end = ((index + 1) * share).min(usize::from(SLOTS));
-                let slots: Vec<String> = (index * share..end).map(|slot| slot.to_string()).collect();
+                let slots: Vec<String> =
+                    (index * share..end).map(|slot| slot.to_string()).collect();
                 let words = ["CLUSTER", "ADDSLOTS"].into_iter();
                 let words: Vec<&str> = words.chain(slots.iter().map(String::as_str)).collect();
                 node.command(&words).await;
@@ -67,13 +68,17 @@ impl Cluster {
         }
         for node in &self.nodes[1..] {
             let port = node.port().to_string();
-            self.nodes[0].command(&["CLUSTER", "MEET", "127.0.0.1", &port]).await;
+            self.nodes[0]
+                .command(&["CLUSTER", "MEET", "127.0.0.1", &port])
+                .await;
         }
         self.until_acquainted().await;
         for (index, node) in self.nodes.iter().enumerate().skip(self.masters) {
             let master = self.id(index % self.masters).await;
             wait_for("it knows its master", LIMIT, async || {
-                node.try_command(&["CLUSTER", "REPLICATE", &master]).await.is_ok()
+                node.try_command(&["CLUSTER", "REPLICATE", &master])
+                    .await
+                    .is_ok()
             })
             .await;
         }
@@ -129,7 +134,9 @@ impl Cluster {
     /// An address that names the first nodes.
     pub(crate) fn url(&self) -> String {
         let named = self.nodes.iter().take(3);
-        let hosts: Vec<String> = named.map(|node| format!("127.0.0.1:{}", node.port())).collect();
+        let hosts: Vec<String> = named
+            .map(|node| format!("127.0.0.1:{}", node.port()))
+            .collect();
         format!("redis+cluster://{}", hosts.join(","))
     }
 
@@ -141,7 +148,9 @@ impl Cluster {
 
     /// The slot of a key.
     pub(crate) async fn slot(&self, key: &str) -> u16 {
-        let slot = self.nodes[self.masters - 1].command(&["CLUSTER", "KEYSLOT", key]).await;
+        let slot = self.nodes[self.masters - 1]
+            .command(&["CLUSTER", "KEYSLOT", key])
+            .await;
         u16::from_redis_value(slot).expect("a number")
     }
 
@@ -180,23 +189,34 @@ impl Cluster {
         let (number, port) = (slot.to_string(), self.nodes[to].port().to_string());
         let (giver, taker) = (self.id(from).await, self.id(to).await);
         let (source, target) = (&self.nodes[from], &self.nodes[to]);
-        target.command(&["CLUSTER", "SETSLOT", &number, "IMPORTING", &giver]).await;
-        source.command(&["CLUSTER", "SETSLOT", &number, "MIGRATING", &taker]).await;
+        target
+            .command(&["CLUSTER", "SETSLOT", &number, "IMPORTING", &giver])
+            .await;
+        source
+            .command(&["CLUSTER", "SETSLOT", &number, "MIGRATING", &taker])
+            .await;
         loop {
             tokio::time::sleep(pause).await;
-            let keys = source.command(&["CLUSTER", "GETKEYSINSLOT", &number, "1"]).await;
+            let keys = source
+                .command(&["CLUSTER", "GETKEYSINSLOT", &number, "1"])
+                .await;
             let keys: Vec<String> = redis::from_redis_value(keys).expect("names");
             let Some(key) = keys.first() else { break };
-            source.command(&["MIGRATE", "127.0.0.1", &port, key, "0", "5000"]).await;
+            source
+                .command(&["MIGRATE", "127.0.0.1", &port, key, "0", "5000"])
+                .await;
         }
         tokio::time::sleep(pause).await;
         // The taker first: else both send requests to each other for a moment.
         for node in [target, source] {
-            node.command(&["CLUSTER", "SETSLOT", &number, "NODE", &taker]).await;
+            node.command(&["CLUSTER", "SETSLOT", &number, "NODE", &taker])
+                .await;
         }
         for node in &self.nodes {
             // Replicas hear of it from their masters.
-            let _ = node.try_command(&["CLUSTER", "SETSLOT", &number, "NODE", &taker]).await;
+            let _ = node
+                .try_command(&["CLUSTER", "SETSLOT", &number, "NODE", &taker])
+                .await;
         }
     }
 }

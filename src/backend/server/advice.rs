@@ -64,6 +64,11 @@ pub(super) fn on_answer(kind: BackendErrorKind, error: Option<&RedisError>) -> C
             "the server is a replica that has lost its master (MASTERDOWN); unless a failover is \
              under way, name the master's address"
         }
+        (BackendErrorKind::NotServing, "NOSCRIPT") => {
+            "the server does not know our scripts (NOSCRIPT), and this handle brings it none; load \
+             those of this release on every server that may be the master (see \
+             `portcullis::scripts`)"
+        }
         (BackendErrorKind::NotServing, "ERR") => {
             "the server takes no more clients; raise its maxclients, or let fewer connect"
         }

@@ -11,10 +11,10 @@ use tokio::time::{sleep, timeout};
 
 use super::Settings;
 use super::call::{Call, Names};
-use super::core::{Channel, Command, Core, NOWHERE};
 use super::cluster::Cluster;
 use super::cluster::redirect::{Address, Redirect};
 use super::cluster::view::View;
+use super::core::{Channel, Command, Core, NOWHERE};
 use super::inbox::{Inbox, Listener};
 use super::link::{self, Fresh};
 use super::links::Link;
@@ -109,7 +109,9 @@ impl Driver {
         prefix: Prefix,
     ) -> (Self, UnboundedReceiver<Event>) {
         let (events, receiver) = unbounded_channel();
-        let cluster = origin.seeds().map(|seeds| Cluster::new(seeds.clone(), &settings));
+        let cluster = origin
+            .seeds()
+            .map(|seeds| Cluster::new(seeds.clone(), &settings));
         let links = if cluster.is_some() {
             NOWHERE + 1
         } else {
@@ -287,6 +289,10 @@ impl Driver {
                                 continue;
                             }
                             match Failure::of_server(error) {
+                                Failure::NoScript if self.settings.preloaded => {
+                                    let failure = Failure::not_loaded();
+                                    self.failed(now, link, generation, call, failure);
+                                }
                                 // It did not run, so it may go again, with its text.
                                 Failure::NoScript => whole.push(call),
                                 failure => self.failed(now, link, generation, call, failure),
@@ -458,11 +464,7 @@ impl Driver {
         }
     }
 
-    pub(super) fn start_listener(
-        &self,
-        id: u64,
-        origin: Arc<Origin>,
-    ) -> UnboundedSender<Channel> {
+    pub(super) fn start_listener(&self, id: u64, origin: Arc<Origin>) -> UnboundedSender<Channel> {
         let (changes, receiver) = unbounded_channel();
         let listener = Listener {
             id,
@@ -509,12 +511,7 @@ impl Driver {
             if way.asking {
                 pipeline.cmd("ASKING");
             }
-            pipeline.add_command(call.command(
-                publish,
-                way.whole,
-                &self.instance,
-                &mut self.names,
-            ));
+            pipeline.add_command(call.command(publish, way.whole, &self.instance, &mut self.names));
         }
         let (mut connection, generation) = (connection.clone(), *generation);
         let (events, patience) = (self.events.clone(), self.settings.command_timeout);

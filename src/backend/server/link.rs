@@ -64,16 +64,23 @@ pub(super) async fn connect(
     } else {
         Publish::Plain
     };
-    let (greeting, scripts) = (greeting(probe), scripts(publish));
-    let mut loading = connection.clone();
+    let (greeting, mut loading) = (greeting(probe), connection.clone());
+    let load = async move {
+        if !settings.preloaded {
+            let scripts = scripts(publish);
+            let loaded = loading.send_packed_commands(&scripts, 0, scripts.len());
+            // Why not, if so, says the greeting.
+            let _ = loaded.await;
+        }
+    };
     // Scripts that can't be loaded (a user without that right) are sent whole when they are needed.
     // They are sent right after, but not in one request with the greeting: to who has not given its
     // credentials a server closes the connection for sending so much, and its answer to the greeting
     // would be lost, which says what is wrong.
-    let (answers, _) = timeout(settings.connect_timeout, async {
+    let (answers, ()) = timeout(settings.connect_timeout, async {
         tokio::join!(
             connection.send_packed_commands(&greeting, 0, greeting.len()),
-            loading.send_packed_commands(&scripts, 0, scripts.len()),
+            load,
         )
     })
     .await

@@ -30,10 +30,11 @@ use tokio::sync::oneshot;
 
 use self::call::Request;
 use self::check::{Inspector, Look};
+pub(crate) use self::cluster::seeds::Seeds;
 use self::core::{Asked, Command, Core};
 use self::driver::Driver;
-pub(crate) use self::cluster::seeds::Seeds;
 pub(crate) use self::origin::{Origin, Source};
+pub(crate) use self::script::Script;
 use super::local::Local;
 use super::{
     Acquire, Backend, CheckAnswer, Place, ReleaseAnswer, ShutdownReport, Take, Taking, Terms,
@@ -51,6 +52,8 @@ pub(crate) struct Settings {
     pub(crate) command_timeout: Duration,
     pub(crate) connect_timeout: Duration,
     pub(crate) admission_budget: Duration,
+    /// Whether somebody else brings the scripts to the server.
+    pub(crate) preloaded: bool,
 }
 
 impl Default for Settings {
@@ -60,6 +63,7 @@ impl Default for Settings {
             command_timeout: Duration::from_millis(500),
             connect_timeout: Duration::from_secs(1),
             admission_budget: Duration::from_millis(100),
+            preloaded: false,
         }
     }
 }

@@ -140,7 +140,11 @@ impl Script {
             HAND_OFF,
             verb.body(),
         ];
-        Self::of(format!("{place}/{}", verb.name()), code.concat())
+        let name = match publish {
+            Publish::Plain => format!("{place}/{}", verb.name()),
+            Publish::Sharded => format!("{place}/{}/sharded", verb.name()),
+        };
+        Self::of(name, code.concat())
     }
 
     fn of_rates(now: &str) -> Self {
@@ -159,6 +163,11 @@ impl Script {
     /// The one for rates.
     pub(crate) fn take() -> &'static Self {
         &TAKE
+    }
+
+    /// Every script of every server.
+    pub(crate) fn each() -> impl Iterator<Item = &'static Self> {
+        SCRIPTS.iter().flatten().chain([Self::take()])
     }
 
     /// Every script of a server, to load them.

@@ -19,7 +19,7 @@ use crate::leftovers::{immortal, leftovers};
 use crate::rig::{Rig, ServerRig};
 use crate::support::{Mode, Proxy, Server, wait_for};
 
-async fn look(handle: &Portcullis) -> Report {
+pub(super) async fn look(handle: &Portcullis) -> Report {
     let report = within(LIMIT, "it is looked at", handle.check().into_future()).await;
     report.expect("the server answers")
 }
@@ -29,7 +29,7 @@ fn built(builder: Builder) -> Portcullis {
 }
 
 /// What is told of rights: the rule, and how bad it is.
-fn missing(report: &Report) -> Vec<(&str, Severity)> {
+pub(super) fn missing(report: &Report) -> Vec<(&str, Severity)> {
     let mut missing = Vec::new();
     for finding in report.findings() {
         if let Finding::MissingRight { rule, severity, .. } = finding {
@@ -47,15 +47,15 @@ fn remarkable(report: &Report) -> Vec<String> {
 }
 
 /// The user that SECURITY.md recommends, for the prefix `shop`: one word for each right.
-fn recommended() -> Vec<&'static str> {
+pub(super) fn recommended() -> Vec<&'static str> {
     let text = include_str!("../../../SECURITY.md");
     let rest = text.split("resetchannels resetkeys -@all\n").nth(1);
     let template = rest.and_then(|rest| rest.split("```").next());
     template.expect("a template").split_whitespace().collect()
 }
 
-/// A handle of a user with these rights and no others.
-async fn of_user(rig: &ServerRig, rights: &[&str]) -> Portcullis {
+/// For a handle of a user with these rights and no others.
+pub(super) async fn of_user(rig: &ServerRig, rights: &[&str]) -> Builder {
     let user = [
         "ACL",
         "SETUSER",
@@ -68,7 +68,7 @@ async fn of_user(rig: &ServerRig, rights: &[&str]) -> Portcullis {
     ];
     rig.server.command(&[&user[..], rights].concat()).await;
     let url = format!("redis://shop:open@127.0.0.1:{}/", rig.server.port());
-    built(rig.builder().url(url).prefix("shop"))
+    rig.builder().url(url).prefix("shop")
 }
 
 #[tokio::test]
@@ -106,7 +106,7 @@ async fn each_missing_right_is_named() {
     let rig = ServerRig::start();
     let all = recommended();
     assert!(all.len() > 25 && all.contains(&"~shop:*"), "{all:?}");
-    let report = look(&of_user(&rig, &all).await).await;
+    let report = look(&built(of_user(&rig, &all).await)).await;
     assert_eq!(missing(&report), [], "{report}");
     assert!(report.is_ok());
     // `CONFIG` is not recommended, so a note tells what can't be known.
@@ -123,7 +123,7 @@ async fn each_missing_right_is_named() {
             .copied()
             .filter(|&other| other != right)
             .collect();
-        let report = look(&of_user(&rig, &rest).await).await;
+        let report = look(&built(of_user(&rig, &rest).await)).await;
         let severity = match right {
             "+info" | "+ping" | "+script|load" => Severity::Note,
             "+eval" | "+publish" | "+subscribe" | "&shop:inbox:*" => Severity::Warning,
@@ -170,7 +170,7 @@ async fn several_missing_rights_are_all_named() {
     ];
     let rest = recommended().into_iter();
     let rest: Vec<&str> = rest.filter(|right| !none.contains(right)).collect();
-    let report = look(&of_user(&rig, &rest).await).await;
+    let report = look(&built(of_user(&rig, &rest).await)).await;
     let found: Vec<&str> = missing(&report).into_iter().map(|(rule, _)| rule).collect();
     for right in none {
         assert!(found.contains(&right), "{right}: {report}");
@@ -191,7 +191,7 @@ async fn the_rights_to_a_key_of_others_are_looked_for_where_it_is_named() {
         let rights = exact.iter().enumerate();
         let rights = rights.filter(|(index, _)| Some(*index) != left_out);
         let rights: Vec<&str> = rights.map(|(_, right)| *right).collect();
-        let handle = of_user(&rig, &[&all[..], &rights].concat()).await;
+        let handle = built(of_user(&rig, &[&all[..], &rights].concat()).await);
         let report = handle.check().at("payment").await.expect("it answers");
         let severity = [Severity::Problem, Severity::Warning, Severity::Note];
         let expected = left_out.map(|index| (exact[index], severity[index]));
@@ -219,7 +219,7 @@ async fn a_replica_is_a_problem() {
     // Also where it does not tell.
     let all = recommended();
     let silent: Vec<&str> = all.into_iter().filter(|&right| right != "+info").collect();
-    let report = look(&of_user(&rig, &silent).await).await;
+    let report = look(&built(of_user(&rig, &silent).await)).await;
     assert!(
         report
             .problems()
@@ -301,7 +301,8 @@ async fn a_server_that_is_far_away_is_warned_of() {
     let rig = ServerRig::start();
     let proxy = Proxy::start(rig.server.port());
     proxy.set(Mode::Delay(Duration::from_millis(160)));
-    let handle = built(through(&proxy).command_timeout(Duration::from_millis(1200)));
+    let patient = through(&proxy).connect_timeout(Duration::from_secs(5));
+    let handle = built(patient.command_timeout(Duration::from_millis(1200)));
     let report = within(LIMIT, "it is looked at", handle.check().into_future()).await;
     let report = report.expect("it answers");
     let text = report.to_string();
@@ -499,7 +500,12 @@ async fn in_memory_there_is_nothing_to_find() {
 async fn many_looks_leave_no_connection() {
     let rig = ServerRig::start();
     let proxy = Proxy::start(rig.server.port());
-    let handle = built(through(&proxy));
+    // A busy machine is no reason to fail a look.
+    let patience = Duration::from_secs(5);
+    let patient = through(&proxy)
+        .command_timeout(patience)
+        .connect_timeout(patience);
+    let handle = built(patient);
     for _ in 0..100 {
         assert!(look(&handle).await.is_ok());
     }

@@ -6,6 +6,7 @@ mod keys;
 mod loss;
 mod messages;
 mod outage;
+mod preloaded;
 mod rates;
 mod refusals;
 mod rights;

@@ -66,20 +66,21 @@ async fn a_master_that_joins_later_is_used() {
     let cluster = Cluster::start(3, 0).await;
     let gates = patient(&cluster);
     drop(take(&lock(&gates, "gate")).await);
-    let slot = cluster.slot(&cluster.keys_with("suite:").await.concat()[0]).await;
+    let slot = cluster
+        .slot(&cluster.keys_with("suite:").await.concat()[0])
+        .await;
     let from = cluster.owner(slot).await.expect("it has an owner");
-    let newcomer = Server::start_node(&[
-        "--cluster-enabled",
-        "yes",
-        "--cluster-node-timeout",
-        "1000",
-    ]);
+    let newcomer =
+        Server::start_node(&["--cluster-enabled", "yes", "--cluster-node-timeout", "1000"]);
     let port = newcomer.port().to_string();
-    cluster.nodes[0].command(&["CLUSTER", "MEET", "127.0.0.1", &port]).await;
+    cluster.nodes[0]
+        .command(&["CLUSTER", "MEET", "127.0.0.1", &port])
+        .await;
     let mut cluster = cluster;
     cluster.nodes.push(newcomer);
     let to = cluster.nodes.len() - 1;
     cluster.until_acquainted().await;
+    cluster.until_whole().await;
     cluster.migrate(slot, from, to, Duration::ZERO).await;
     let guard = take(&lock(&gates, "gate")).await;
     let keys = cluster.nodes[to].keys_with("suite:").await;

@@ -30,7 +30,10 @@ async fn fifty_slots_move_under_load_and_nobody_notices() {
     }
     let before = load.visits();
     crate::support::wait_for("all gates are used", Duration::from_secs(20), async || {
-        load.visits().iter().zip(&before).all(|(now, before)| now > before)
+        load.visits()
+            .iter()
+            .zip(&before)
+            .all(|(now, before)| now > before)
     })
     .await;
     assert_eq!(load.unanswered(), 0);
@@ -42,7 +45,10 @@ async fn fifty_slots_move_under_load_and_nobody_notices() {
 async fn a_lease_is_renewed_and_given_back_wherever_its_slot_went() {
     let cluster = Cluster::start(3, 0).await;
     let gates = patient(&cluster);
-    let gate = gates.mutex("gate").ttl(Duration::from_secs(3)).expect("in range");
+    let gate = gates
+        .mutex("gate")
+        .ttl(Duration::from_secs(3))
+        .expect("in range");
     let guard = take(&gate).await;
     for _ in 0..4 {
         let slot = homes(&cluster).await[0];
@@ -80,7 +86,10 @@ async fn a_quota_is_counted_by_whoever_has_its_key_while_a_slot_moves() {
     assert!(admitted > 10, "{admitted} while it moved");
     // One that was asked for when the move ended may have counted unseen.
     let used = 1_000 - left;
-    assert!((admitted + 1..=admitted + 2).contains(&used), "{used} of {admitted}");
+    assert!(
+        (admitted + 1..=admitted + 2).contains(&used),
+        "{used} of {admitted}"
+    );
 }
 
 /// The slots of all keys there are.

@@ -1,5 +1,6 @@
 //! Gates on a cluster: spread, sent on, failed over.
 
+mod check;
 mod failover;
 mod finding;
 mod migration;

@@ -48,7 +48,9 @@ async fn a_slot_that_moves_takes_its_waiters_along() {
     let waiter = queue(&lock(&other, "gate"));
     until_waiting(&lock(&one, "gate"), 1).await;
     let (slot, from) = home(&cluster).await;
-    cluster.migrate(slot, from, (from + 1) % 3, Duration::ZERO).await;
+    cluster
+        .migrate(slot, from, (from + 1) % 3, Duration::ZERO)
+        .await;
     until_waiting(&lock(&one, "gate"), 1).await;
     assert!(guard.is_held());
     promptly("a release is answered", guard.release())
@@ -62,7 +64,10 @@ async fn home(cluster: &Cluster) -> (u16, usize) {
     let keys = cluster.keys_with("suite:").await;
     let found = |keys: &Vec<String>| keys.iter().find(|key| key.contains("}:m:")).cloned();
     let mut found = keys.iter().map(found);
-    let node = found.clone().position(|key| key.is_some()).expect("it is held");
+    let node = found
+        .clone()
+        .position(|key| key.is_some())
+        .expect("it is held");
     let key = found.nth(node).flatten().expect("it is held");
     (cluster.slot(&key).await, node)
 }

@@ -8,19 +8,34 @@ use tokio::time::timeout;
 
 use super::{Outcome, Survey};
 use crate::backend::server::reply::failure::Trouble;
+use crate::backend::server::script::Publish;
 use crate::check::{Finding, Severity};
 use crate::error::BackendError;
 
 impl Survey {
     /// Listens, and publishes what nobody takes for a grant.
     pub(super) async fn try_pushes(&mut self, exact: &[String]) -> Result<(), BackendError> {
-        let channel = self.inspector.prefix.inbox(&self.instance);
+        let prefix = &self.inspector.prefix;
+        let (channel, publish, subscribe) = match self.publish {
+            Publish::Plain => (prefix.inbox(&self.instance), "+publish", "+subscribe"),
+            Publish::Sharded => {
+                let channel = prefix.shard_inbox(&self.instance, self.place.tag);
+                (channel, "+spublish", "+ssubscribe")
+            }
+        };
         // Kept until the end: who listens is counted.
         let mut listening = self.subscriber().await;
         let mut listens = false;
         if let Some(connection) = &mut listening {
-            let subscribed = bounded(self.patience(), connection.subscribe(&channel)).await;
-            listens = self.note(subscribed, ("+subscribe", Severity::Warning))?;
+            let subscribed = match self.publish {
+                Publish::Plain => bounded(self.patience(), connection.subscribe(&channel)).await,
+                Publish::Sharded => {
+                    let mut join = redis::cmd("SSUBSCRIBE");
+                    let joining = join.arg(&channel).exec_async(connection);
+                    bounded(self.patience(), joining).await
+                }
+            };
+            listens = self.note(subscribed, (subscribe, Severity::Warning))?;
             let ping = redis::cmd("PING");
             let pinged = bounded(self.patience(), ping.query_async(connection)).await;
             self.note(pinged, ("+ping", Severity::Note))?;
@@ -29,11 +44,11 @@ impl Survey {
                     .await?;
             }
         }
-        let answer = self.ask_one(&["PUBLISH", &channel, "check"]).await?;
-        match self.judge(answer, Some(("+publish", Severity::Warning)))? {
+        let command = publish.trim_start_matches('+').to_owned();
+        let answer = self.ask_one(&[&command, &channel, "check"]).await?;
+        match self.judge(answer, Some((publish, Severity::Warning)))? {
             Outcome::Done(Value::Int(0)) if listens => self.find(Finding::Unheard),
             Outcome::Failed(code) => {
-                let command = "publish".to_owned();
                 self.find(Finding::CommandFails { command, code });
             }
             Outcome::Done(_) | Outcome::NotNow | Outcome::Denied => {}

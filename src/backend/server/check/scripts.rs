@@ -9,7 +9,7 @@ use super::{NONSENSE, Outcome, Survey};
 use crate::backend::server::call::{Ask, Body, Call, End, Extend, Renew, Take};
 use crate::backend::server::link;
 use crate::backend::server::reply::{self, Acquired, Ended, Renewed, Taken};
-use crate::backend::server::script::{Publish, Script, Verb};
+use crate::backend::server::script::{Script, Verb};
 use crate::backend::{self, Op};
 use crate::check::{Finding, Severity};
 use crate::error::BackendError;
@@ -30,10 +30,17 @@ struct Trial {
 }
 
 impl Survey {
-    /// Loads all scripts and runs them.
+    /// Loads all scripts, unless somebody else does, and runs them.
     pub(super) async fn try_scripts(&mut self, may_eval: bool) -> Result<(), BackendError> {
+        if !self.inspector.settings.preloaded {
+            self.load_scripts(may_eval).await?;
+        }
+        self.run_scripts(may_eval).await
+    }
+
+    async fn load_scripts(&mut self, may_eval: bool) -> Result<(), BackendError> {
         let mut may_load = true;
-        for answer in self.ask(&link::scripts(Publish::Plain)).await? {
+        for answer in self.ask(&link::scripts(self.publish)).await? {
             let rule = Some(("+script|load", Severity::Note));
             match self.judge(answer, rule)? {
                 Outcome::Denied => may_load = false,
@@ -54,6 +61,10 @@ impl Survey {
                 }
             }
         }
+        Ok(())
+    }
+
+    async fn run_scripts(&mut self, may_eval: bool) -> Result<(), BackendError> {
         // A script that is denied a command half-way would leave what it wrote before.
         if self.findings.iter().any(is_missing_right) {
             return Ok(());
@@ -80,7 +91,11 @@ impl Survey {
             let Some(answer) = answer else { continue };
             match reply::acquired(&answer, LEASE).map(|reply| reply.outcome) {
                 Ok(Acquired::Held { fence, .. }) => trial.fence = Some(fence),
-                _ => self.nonsense(Script::get(trial.kind, Verb::Acquire, Publish::Plain).name.clone()),
+                _ => self.nonsense(
+                    Script::get(trial.kind, Verb::Acquire, self.publish)
+                        .name
+                        .clone(),
+                ),
             }
         }
         // What could not be taken can't be renewed and given back; that has been noted, too.
@@ -90,7 +105,11 @@ impl Survey {
             if let Some(answer) = answer {
                 let left = reply::renewed(&answer).map(|reply| reply.outcome.1);
                 if !matches!(left.as_deref(), Ok([Renewed::Left(_)])) {
-                    self.nonsense(Script::get(trial.kind, Verb::Renew, Publish::Plain).name.clone());
+                    self.nonsense(
+                        Script::get(trial.kind, Verb::Renew, self.publish)
+                            .name
+                            .clone(),
+                    );
                 }
             }
         }
@@ -99,7 +118,11 @@ impl Survey {
             if let Some(answer) = answer {
                 let ended = reply::ended(&answer).map(|reply| reply.outcome.0);
                 if ended != Ok(Ended::Released) {
-                    self.nonsense(Script::get(trial.kind, Verb::End, Publish::Plain).name.clone());
+                    self.nonsense(
+                        Script::get(trial.kind, Verb::End, self.publish)
+                            .name
+                            .clone(),
+                    );
                 }
             }
         }
@@ -180,14 +203,22 @@ impl Survey {
             }
             answers.push(match outcome {
                 Outcome::Done(value) => Some(value),
+                Outcome::Failed(code)
+                    if code == "NOSCRIPT" && self.inspector.settings.preloaded =>
+                {
+                    let script = call.script(self.publish).name.clone();
+                    self.find(Finding::NotLoaded { script });
+                    None
+                }
                 Outcome::Failed(code) => {
-                    let script = call.script(Publish::Plain).name.clone();
+                    let script = call.script(self.publish).name.clone();
                     self.find(Finding::ScriptFails { script, code });
                     None
                 }
                 Outcome::Denied => {
                     // All that it runs was allowed by itself.
-                    let (script, code) = (call.script(Publish::Plain).name.clone(), "NOPERM".to_owned());
+                    let (script, code) =
+                        (call.script(self.publish).name.clone(), "NOPERM".to_owned());
                     self.find(Finding::ScriptFails { script, code });
                     None
                 }
@@ -200,7 +231,12 @@ impl Survey {
     async fn send(&mut self, calls: &[Call], whole: bool) -> Result<Vec<Value>, BackendError> {
         let mut pipeline = Pipeline::with_capacity(calls.len());
         for call in calls {
-            pipeline.add_command(call.command(Publish::Plain, whole, &self.instance, &mut self.names));
+            pipeline.add_command(call.command(
+                self.publish,
+                whole,
+                &self.instance,
+                &mut self.names,
+            ));
         }
         if calls.is_empty() {
             return Ok(Vec::new());

@@ -73,7 +73,10 @@ impl Map {
 
     /// The number of a node that has one.
     pub(in crate::backend::server) fn find(&self, address: &Address) -> Option<Number> {
-        let index = self.nodes.iter().position(|node| node.address == *address)?;
+        let index = self
+            .nodes
+            .iter()
+            .position(|node| node.address == *address)?;
         Number::try_from(index + 1).ok()
     }
 

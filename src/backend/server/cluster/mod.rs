@@ -6,6 +6,7 @@
 //!
 //! The client's own support for clusters is not used: it sends again what it got no answer to.
 
+pub(super) mod asking;
 pub(super) mod map;
 pub(super) mod redirect;
 pub(super) mod seeds;
@@ -24,7 +25,7 @@ use self::seeds::Seeds;
 use super::Settings;
 use super::backoff::Backoff;
 use super::core::{Channel, Routes, Topic};
-use super::origin::{Origin, Source};
+use super::origin::Origin;
 use crate::key::Tag;
 use crate::time::Instant;
 
@@ -124,8 +125,7 @@ impl Cluster {
     }
 
     fn origin_at(&self, node: &Address) -> Option<Arc<Origin>> {
-        let info = Box::new(self.seeds.info(node)?);
-        Some(Arc::new(Origin::new(Source::Server(info), None)))
+        self.seeds.origin(node).map(Arc::new)
     }
 
     /// A tag that the node at the other end of a link owns.

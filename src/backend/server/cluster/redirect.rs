@@ -80,13 +80,28 @@ mod tests {
     #[test]
     fn a_redirection_names_slot_and_node() {
         for (code, details, expected) in [
-            ("MOVED", "3999 127.0.0.1:6381", (Kind::Moved, 3999, "127.0.0.1", 6381)),
-            ("ASK", "0 node-7.example:7000", (Kind::Ask, 0, "node-7.example", 7000)),
-            ("MOVED", "16383 ::1:6381", (Kind::Moved, 16_383, "::1", 6381)),
+            (
+                "MOVED",
+                "3999 127.0.0.1:6381",
+                (Kind::Moved, 3999, "127.0.0.1", 6381),
+            ),
+            (
+                "ASK",
+                "0 node-7.example:7000",
+                (Kind::Ask, 0, "node-7.example", 7000),
+            ),
+            (
+                "MOVED",
+                "16383 ::1:6381",
+                (Kind::Moved, 16_383, "::1", 6381),
+            ),
             ("MOVED", "1 :6381", (Kind::Moved, 1, "", 6381)),
         ] {
             let (kind, slot, host, port) = expected;
-            assert_eq!(read(code, details), Some((kind, slot, host.to_owned(), port)));
+            assert_eq!(
+                read(code, details),
+                Some((kind, slot, host.to_owned(), port))
+            );
         }
     }
 

@@ -5,6 +5,7 @@ use std::fmt;
 use redis::{ConnectionAddr, ConnectionInfo, IntoConnectionInfo};
 
 use super::redirect::Address;
+use crate::backend::server::origin::{Origin, Source};
 use crate::error::ConfigError;
 
 const NO_ADDRESS: &str = "not the address of a cluster, such as \
@@ -15,11 +16,6 @@ const NO_ADDRESS: &str = "not the address of a cluster, such as \
 pub(crate) struct Seeds(Vec<ConnectionInfo>);
 
 impl Seeds {
-    /// What follows `redis+cluster` or `rediss+cluster` in an address, if it begins so.
-    pub(crate) fn is_url(url: &str) -> bool {
-        scheme(url).is_some()
-    }
-
     /// Reads `redis+cluster://[user:password@]host[:port][,host[:port]]…[/][?option=value]`.
     ///
     /// # Errors
@@ -63,8 +59,14 @@ impl Seeds {
         self.0.iter().filter_map(|info| address(info.addr()))
     }
 
+    /// Where connections to a node come from.
+    pub(in crate::backend::server) fn origin(&self, node: &Address) -> Option<Origin> {
+        let info = Box::new(self.info(node)?);
+        Some(Origin::new(Source::Server(info), None))
+    }
+
     /// How to connect to a node: as to the first that was named, or to that one as it was named.
-    pub(in crate::backend::server) fn info(&self, node: &Address) -> Option<ConnectionInfo> {
+    fn info(&self, node: &Address) -> Option<ConnectionInfo> {
         let is_it = |info: &&ConnectionInfo| address(info.addr()).as_ref() == Some(node);
         let info = self.0.iter().find(is_it).or_else(|| self.0.first())?;
         let (to, at) = (node.host.clone(), node.port);
@@ -142,7 +144,10 @@ mod tests {
             let info = seeds.info(&node).expect("it is reached by TCP");
             assert_eq!(address(info.addr()), Some(node));
             let redis = info.redis_settings();
-            assert_eq!((redis.username(), redis.password()), (Some("me"), Some("p@ss")));
+            assert_eq!(
+                (redis.username(), redis.password()),
+                (Some("me"), Some("p@ss"))
+            );
             assert_eq!(redis.protocol(), redis::ProtocolVersion::RESP3);
         }
         assert_eq!(format!("{seeds:?}"), "Seeds(2)");
@@ -162,6 +167,5 @@ mod tests {
             assert!(problem.contains("redis+cluster://user"), "{problem}");
             assert!(!problem.contains("secret"), "{problem}");
         }
-        assert!(Seeds::is_url("rediss+cluster://a") && !Seeds::is_url("redis://a"));
     }
 }

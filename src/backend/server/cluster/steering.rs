@@ -4,11 +4,11 @@ use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
 use redis::{RedisError, make_extension_error};
-use tokio::time::timeout;
 
+use super::asking::{ask, no_address};
 use super::map::Number;
 use super::redirect::{Address, Kind, Redirect};
-use super::view::{self, View};
+use super::view::View;
 use super::{Ear, SPACING};
 use crate::backend::server::call::Call;
 use crate::backend::server::core::{Channel, NOWHERE, Topic};
@@ -70,8 +70,7 @@ impl Driver {
         let Some(cluster) = &self.cluster else {
             return false;
         };
-        let fails =
-            |link| !matches!(self.links[link], Link::Up { .. }) || self.core.is_open(link);
+        let fails = |link| !matches!(self.links[link], Link::Up { .. }) || self.core.is_open(link);
         let wanted = cluster.nodes().filter(|node| cluster.is_wanted(*node));
         cluster.map.len() == 0 || wanted.flat_map(|node| cluster.links_of(node)).any(fails)
     }
@@ -82,7 +81,9 @@ impl Driver {
         };
         let connected = |node: Number| {
             let address = cluster.map.address(node)?.clone();
-            let mut links = cluster.links_of(node).filter_map(|link| self.links.get(link));
+            let mut links = cluster
+                .links_of(node)
+                .filter_map(|link| self.links.get(link));
             links.find_map(|link| match link {
                 Link::Up { connection, .. } => Some((address.clone(), connection.clone())),
                 Link::Idle | Link::Down { .. } | Link::Connecting { .. } => None,
@@ -102,21 +103,10 @@ impl Driver {
             cluster.asking.insert(node.clone());
             let (settings, events) = (self.settings.clone(), self.events.clone());
             tokio::spawn(async move {
-                let host = node.host.clone();
+                let to = node.clone();
                 // In a task of its own, as attempts to connect are.
-                let asking = tokio::spawn(async move {
-                    let mut connection = match (connection, origin) {
-                        (Some(connection), _) => connection,
-                        (None, Some(origin)) => origin.connect(&settings).await?,
-                        (None, None) => return Err(no_address()),
-                    };
-                    let questions = view::questions();
-                    let asking =
-                        connection.send_packed_commands(&questions, 0, questions.len());
-                    let answers = timeout(settings.command_timeout, asking).await;
-                    let late = || RedisError::from(std::io::Error::from(std::io::ErrorKind::TimedOut));
-                    view::read(&host, answers.map_err(|_| late())??)
-                });
+                let asking =
+                    tokio::spawn(async move { ask(&to, connection, origin, &settings).await });
                 let result = asking.await.unwrap_or_else(|_| Err(no_address()));
                 let _ = events.send(Event::Viewed { from: node, result });
             });
@@ -145,7 +135,10 @@ impl Driver {
             Err(error) => {
                 let slow = error.is_timeout();
                 let trouble = Trouble::of(error);
-                tracing::debug!(cause = &*trouble.cause, "a node does not tell of its cluster");
+                tracing::debug!(
+                    cause = &*trouble.cause,
+                    "a node does not tell of its cluster"
+                );
                 // Another may have answered, or may yet.
                 if cluster.map.len() == 0 && cluster.asking.is_empty() {
                     cluster.failed += 1;
@@ -178,14 +171,17 @@ impl Driver {
         };
         cluster.wanted = cluster.map.wanted(now);
         let of = |wanted: bool| {
-            let nodes = cluster.nodes().filter(|node| cluster.is_wanted(*node) == wanted);
+            let nodes = cluster
+                .nodes()
+                .filter(|node| cluster.is_wanted(*node) == wanted);
             let links = nodes.flat_map(|node| cluster.links_of(node));
-            links.filter(|link| *link < self.links.len()).collect::<Vec<usize>>()
+            links
+                .filter(|link| *link < self.links.len())
+                .collect::<Vec<usize>>()
         };
         let (wanted, retired) = (of(true), of(false));
-        let is_heard = |node: &Number, _: &mut Ear| {
-            cluster.wanted.get(usize::from(*node) - 1) == Some(&true)
-        };
+        let is_heard =
+            |node: &Number, _: &mut Ear| cluster.wanted.get(usize::from(*node) - 1) == Some(&true);
         cluster.ears.retain(is_heard);
         for link in retired {
             self.retire(now, link);
@@ -244,8 +240,16 @@ impl Driver {
         }
         for (link, asking, calls) in sorted {
             // What takes a slot over may not know the scripts, and to ask again would cost more.
-            let whole = asking;
-            self.send_all(link, calls, Way { whole, asking, ..way });
+            let whole = asking && !self.settings.preloaded;
+            self.send_all(
+                link,
+                calls,
+                Way {
+                    whole,
+                    asking,
+                    ..way
+                },
+            );
         }
     }
 
@@ -254,7 +258,9 @@ impl Driver {
         let Some(cluster) = &mut self.cluster else {
             return;
         };
-        let teller = cluster.node_of(by).and_then(|node| cluster.map.address(node));
+        let teller = cluster
+            .node_of(by)
+            .and_then(|node| cluster.map.address(node));
         let host = teller.map(|teller| teller.host.clone()).unwrap_or_default();
         let to = redirect.to.clone().told_by(&host);
         match redirect.kind {
@@ -272,7 +278,9 @@ impl Driver {
         let Some(cluster) = &self.cluster else {
             return NOWHERE;
         };
-        let teller = cluster.node_of(by).and_then(|node| cluster.map.address(node));
+        let teller = cluster
+            .node_of(by)
+            .and_then(|node| cluster.map.address(node));
         let host = teller.map(|teller| &*teller.host).unwrap_or_default();
         match cluster.map.find(&redirect.to.clone().told_by(host)) {
             Some(node) => cluster.links_of(node).start + call.tag().link(cluster.connections),
@@ -333,7 +341,10 @@ impl Driver {
             return;
         };
         if !cluster.ears.contains_key(&node) {
-            let Some(origin) = cluster.map.address(node).and_then(|at| cluster.origin_at(at))
+            let Some(origin) = cluster
+                .map
+                .address(node)
+                .and_then(|at| cluster.origin_at(at))
             else {
                 return;
             };
@@ -344,7 +355,10 @@ impl Driver {
                 cluster.ears.insert(node, Ear { id, changes });
             }
         }
-        let ear = self.cluster.as_ref().and_then(|cluster| cluster.ears.get(&node));
+        let ear = self
+            .cluster
+            .as_ref()
+            .and_then(|cluster| cluster.ears.get(&node));
         if let Some(ear) = ear {
             let _ = ear.changes.send(change);
         }
@@ -355,7 +369,10 @@ impl Driver {
         let Some(cluster) = &mut self.cluster else {
             return;
         };
-        let Some(node) = cluster.ears.iter().find_map(|(node, ear)| (ear.id == id).then_some(*node))
+        let Some(node) = cluster
+            .ears
+            .iter()
+            .find_map(|(node, ear)| (ear.id == id).then_some(*node))
         else {
             // It has been given up.
             return;
@@ -390,8 +407,4 @@ impl Driver {
             Inbox::Failing(_) | Inbox::Forbidden(_) | Inbox::Message { .. } => {}
         }
     }
-}
-
-fn no_address() -> RedisError {
-    (redis::ErrorKind::Client, "the node has no address").into()
 }

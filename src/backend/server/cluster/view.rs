@@ -149,7 +149,12 @@ mod tests {
     }
 
     fn node(host: &str, port: i64, id: &str) -> Value {
-        Value::Array(vec![bulk(host), Value::Int(port), bulk(id), Value::Array(vec![])])
+        Value::Array(vec![
+            bulk(host),
+            Value::Int(port),
+            bulk(id),
+            Value::Array(vec![]),
+        ])
     }
 
     fn row(start: i64, end: i64, nodes: &[Value]) -> Value {
@@ -173,9 +178,15 @@ dd 127.0.0.1:7003@17003 master,fail - 0 0 2 disconnected\n";
         let [a, b] = &view.claims[..] else {
             panic!("{view:?}")
         };
-        assert_eq!((&*a.id, a.epoch, &a.address), ("aa", 1, &Address::new("h", 7000)));
+        assert_eq!(
+            (&*a.id, a.epoch, &a.address),
+            ("aa", 1, &Address::new("h", 7000))
+        );
         assert_eq!(a.slots, [0..=99, 300..=16_383]);
-        assert_eq!((&*b.id, b.epoch, &b.address), ("bb", 9, &Address::new("b", 7001)));
+        assert_eq!(
+            (&*b.id, b.epoch, &b.address),
+            ("bb", 9, &Address::new("b", 7001))
+        );
         assert_eq!(b.replicas, [Address::new("c", 7002)]);
         assert_eq!(view.without, [("dd".to_owned(), 2)]);
     }
@@ -197,7 +208,10 @@ dd 127.0.0.1:7003@17003 master,fail - 0 0 2 disconnected\n";
             Value::Array(vec![row(0, 1, &[])]),
             Value::Array(vec![row(0, 1, &[node("a", 70_000, "aa")])]),
         ] {
-            assert!(read("h", vec![slots.clone(), Value::Nil]).is_err(), "{slots:?}");
+            assert!(
+                read("h", vec![slots.clone(), Value::Nil]).is_err(),
+                "{slots:?}"
+            );
         }
     }
 }

@@ -287,7 +287,8 @@ impl Core {
         }
         match call.body {
             Body::Acquire(ask) => {
-                let result = self.decode(now, link, result, |value| reply::acquired(value, ask.lease));
+                let result =
+                    self.decode(now, link, result, |value| reply::acquired(value, ask.lease));
                 self.acquired(now, sent, &ask, result);
             }
             Body::End(end) => {

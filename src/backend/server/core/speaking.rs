@@ -157,7 +157,8 @@ impl Core {
             queue.pump_at = queue.pump_at.min(pump_at);
         }
         if joined && let Some(channel) = &resource.released {
-            self.channels.push(Channel::Join(Topic::Released(channel.clone())));
+            self.channels
+                .push(Channel::Join(Topic::Released(channel.clone())));
         }
         self.schedule_tag(resource.tag);
     }
@@ -174,7 +175,8 @@ impl Core {
         if queue.order.is_empty() {
             state.queues.remove(resource);
             if let Some(channel) = &resource.released {
-                self.channels.push(Channel::Leave(Topic::Released(channel.clone())));
+                self.channels
+                    .push(Channel::Leave(Topic::Released(channel.clone())));
             }
             self.drop_idle_tag(resource.tag);
         }

@@ -40,6 +40,12 @@ impl Failure {
         }
     }
 
+    /// Of a script that the server does not know, and that this handle may not bring to it.
+    pub(crate) fn not_loaded() -> Self {
+        let error = make_extension_error("NOSCRIPT".to_owned(), None);
+        Self::NotNow(BackendErrorKind::NotServing, error)
+    }
+
     /// What an error of the connection means for the requests that were under way on it.
     pub(crate) fn of_connection(error: RedisError) -> Self {
         match error.kind() {

@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::super::{
-    BASICS, DRAWING, HAND_OFF, NOW, Publish, RATE, ROSTER, STRING_HOLDERS, Script, Verb, ZSET_HOLDERS,
-    quick, quickest,
+    BASICS, DRAWING, HAND_OFF, NOW, Publish, RATE, ROSTER, STRING_HOLDERS, Script, Verb,
+    ZSET_HOLDERS, quick, quickest,
 };
 use super::support::Server;
 use crate::backend::server::call::LONGEST_WAIT;
