@@ -69,7 +69,10 @@ async fn a_quota_is_counted_by_whoever_has_its_key_while_a_slot_moves() {
     let limiter = gates
         .rate_limiter("api", Quota::per_hour(1_000))
         .expect("a valid quota");
-    let check = async || limiter.check().await.expect("the cluster admits");
+    let check = async || {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+        limiter.check().await.expect("the cluster admits")
+    };
     check().await;
     let slot = homes(&cluster).await[0];
     let from = cluster.owner(slot).await.expect("it has an owner");

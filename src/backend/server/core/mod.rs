@@ -67,6 +67,18 @@ fn retry_in(attempts: u32, random: u32) -> Duration {
     RETRY.pause(attempts, random)
 }
 
+/// How many attempts there were that the pause grows with, after one more.
+fn one_more(attempts: u32, failure: &Failure) -> u32 {
+    /// What is on its way is asked for every 100 ms at least.
+    const BRIEF: u32 = 2;
+    let more = attempts.saturating_add(1);
+    if failure.is_brief() {
+        more.min(BRIEF)
+    } else {
+        more
+    }
+}
+
 /// What a caller asks of the background thread.
 #[derive(Debug)]
 pub(super) enum Command {

@@ -13,7 +13,7 @@ use tokio::sync::mpsc::UnboundedSender;
 use tokio::sync::oneshot;
 
 use super::failing::{Progress, Stage};
-use super::{Command, Core, Due, retry_in};
+use super::{Command, Core, Due, one_more, retry_in};
 use crate::backend::server::advice;
 use crate::backend::server::call::{self, Body, Call, Unbook};
 use crate::backend::server::reply::{self, Failure};
@@ -181,7 +181,7 @@ impl Core {
                 // It did not run.
                 if !matches!(failure, Failure::NotSent) {
                     taker.retry_at = now.after(retry_in(taker.attempts, take.id as u32 % 256));
-                    taker.attempts += 1;
+                    taker.attempts = one_more(taker.attempts, &failure);
                     taker.trouble = Some(failure);
                 }
                 if now >= taker.patience {

@@ -6,7 +6,7 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 
 use super::failing::{Progress, Stage};
-use super::{Core, Due, Entry, Open, retry_in};
+use super::{Core, Due, Entry, Open, one_more, retry_in};
 use crate::backend::server::call::{Ask, Body, Call, Request};
 use crate::backend::server::reply::{Acquired, Crowd, Failure};
 use crate::backend::{Place, Wait};
@@ -124,9 +124,9 @@ impl Waiter {
         end.min(self.retry_at)
     }
 
-    fn retry_later(&mut self, now: Instant, token: Token) {
+    fn retry_later(&mut self, now: Instant, token: Token, failure: &Failure) {
         self.retry_at = now.after(retry_in(self.attempts, token.jitter(self.attempts)));
-        self.attempts += 1;
+        self.attempts = one_more(self.attempts, failure);
     }
 
     fn progress(&self, now: Instant) -> Progress {
@@ -354,8 +354,9 @@ impl Core {
                     self.ask(now, token);
                 } else {
                     waiter.late = 0;
-                    waiter.trouble = Some(Box::new(Failure::Unknown(None)));
-                    waiter.retry_later(now, token);
+                    let failure = Failure::Unknown(None);
+                    waiter.retry_later(now, token, &failure);
+                    waiter.trouble = Some(Box::new(failure));
                 }
             }
             Acquired::Never => self.refuse(now, token, RefusalKind::NeverFits),
@@ -372,16 +373,16 @@ impl Core {
             Failure::NotSent | Failure::NoScript => waiter.open.answered(),
             Failure::Unknown(_) => {
                 waiter.unsure = true;
-                waiter.retry_later(now, token);
+                waiter.retry_later(now, token, &failure);
             }
             Failure::NotNow(..) => {
                 waiter.open.answered();
-                waiter.retry_later(now, token);
+                waiter.retry_later(now, token, &failure);
             }
             // A place in the queue outlasts a server that declines for a while.
             Failure::Final(BackendErrorKind::Refused, _) if waiter.is_queued() => {
                 waiter.open.answered();
-                waiter.retry_later(now, token);
+                waiter.retry_later(now, token, &failure);
             }
             Failure::Final(..) => {
                 waiter.open.answered();

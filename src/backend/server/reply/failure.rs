@@ -46,6 +46,11 @@ impl Failure {
         Self::NotNow(BackendErrorKind::NotServing, error)
     }
 
+    /// Whether it is over in a moment: what is asked for is on its way to another node of a cluster.
+    pub(crate) fn is_brief(&self) -> bool {
+        matches!(self, Self::NotNow(_, error) if matches!(error.code(), Some("ASK" | "MOVED" | "TRYAGAIN")))
+    }
+
     /// What an error of the connection means for the requests that were under way on it.
     pub(crate) fn of_connection(error: RedisError) -> Self {
         match error.kind() {
