@@ -42,7 +42,7 @@
 //!
 //! | variable | meaning | default |
 //! | --- | --- | --- |
-//! | `REDIS_URL` | the server that all instances share; set but empty is an error | none: in memory |
+//! | `REDIS_URL` | the server that all instances share, or the cluster: `redis+cluster://HOST:PORT,…`; set but empty is an error | none: in memory |
 //! | `PORT` | where to listen; 0 picks a free port | 3000 |
 //! | `CAP` | how many reports, and how many streams, may be at work at once | 4 |
 //! | `MAX_WAIT_MS` | how long a request waits for its turn; 0: not at all | 2000 |
@@ -133,7 +133,12 @@ fn gates() -> Result<Portcullis, BoxError> {
         return Ok(Portcullis::in_memory());
     };
     // An empty one is refused like any that is no address: who sets it wants to share.
-    let gates = Portcullis::builder().url(url).build();
+    let builder = Portcullis::builder();
+    let gates = if url.contains("+cluster://") {
+        builder.cluster(url).build()
+    } else {
+        builder.url(url).build()
+    };
     gates.map_err(|error| format!("REDIS_URL: {error}").into())
 }
 

@@ -13,6 +13,7 @@
 //! # Features
 //!
 //! - `axum`: [`Held`] as an extractor, and keys from what axum knows of a request.
+//! - `cluster`: gates on a Redis or Valkey cluster (`Builder::cluster`, `redis+cluster://`).
 //! - `tonic`: gRPC statuses for those who are not let through.
 //! - `test-util`: gates in memory for the tests of those who use them (`test_util`).
 

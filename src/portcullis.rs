@@ -7,7 +7,9 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 
 use crate::backend::memory::{Memory, MemoryBackend};
-use crate::backend::server::{Origin, Seeds, ServerBackend, Settings, Source};
+#[cfg(feature = "cluster")]
+use crate::backend::server::Seeds;
+use crate::backend::server::{Origin, ServerBackend, Settings, Source};
 use crate::backend::{Backend, ShutdownReport};
 use crate::check::{Check, ConnectError, Severity};
 use crate::error::ConfigError;
@@ -276,6 +278,12 @@ impl Builder {
     /// found. All are connected to with the same credentials, and each master has its own
     /// [`connections`](Self::connections). A gate is on one node with all that belongs to it;
     /// gates are spread over all by their names.
+    ///
+    /// Waiters are told by a channel for each slot in use, from Redis 7 on; before, each message reaches
+    /// all nodes. After a master was replaced, and while a slot moves, calls wait as long as they
+    /// would for a server that does not serve.
+    #[cfg(feature = "cluster")]
+    #[cfg_attr(docsrs, doc(cfg(feature = "cluster")))]
     pub fn cluster(mut self, url: impl AsRef<str>) -> Self {
         match Seeds::parse(url.as_ref()) {
             Ok(seeds) => self.source = Some(Source::Cluster(seeds)),

@@ -30,6 +30,7 @@ use tokio::sync::oneshot;
 
 use self::call::Request;
 use self::check::{Inspector, Look};
+#[cfg(feature = "cluster")]
 pub(crate) use self::cluster::seeds::Seeds;
 use self::core::{Asked, Command, Core};
 use self::driver::Driver;

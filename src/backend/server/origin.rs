@@ -23,6 +23,10 @@ pub(crate) enum Source {
     Server(Box<ConnectionInfo>),
     Pool(deadpool_redis::Pool),
     /// To many servers: the driver finds out which, and has an origin for each.
+    #[cfg_attr(
+        not(feature = "cluster"),
+        allow(dead_code, reason = "nobody can name one")
+    )]
     Cluster(Seeds),
 }
 

@@ -41,22 +41,20 @@ async fn what_one_masters_user_lacks_is_found_and_who_has_all_that_is_documented
         .await;
     let sharded = !format!("{sharded:?}").contains("Nil");
     let security = include_str!("../../../SECURITY.md");
-    let block = security
-        .split("```text")
-        .find(|block| block.contains("+cluster|slots"));
-    let block = block
-        .expect("there is a user for clusters")
-        .split("```")
-        .next()
-        .expect("it ends");
-    let words: Vec<String> = block
-        .split_whitespace()
-        .filter(|word| {
-            sharded
-                || !(word.starts_with("+spublish")
-                    || word.starts_with("+ssubscribe")
-                    || word.starts_with("+sunsubscribe"))
-        })
+    let blocks = |of: &'static str| {
+        let mut all = security.split("```text").skip(1);
+        let block = all
+            .find(|block| block.contains(of))
+            .expect("there is such a user");
+        block
+            .split("```")
+            .next()
+            .expect("it ends")
+            .split_whitespace()
+    };
+    let words: Vec<String> = blocks("&shop:inbox:*")
+        .chain(blocks("+cluster|slots"))
+        .filter(|word| sharded || !["+spublish", "+ssubscribe", "+sunsubscribe"].contains(word))
         .map(|word| {
             word.replace("<password>", "secret")
                 .replace("shop:", "suite:")

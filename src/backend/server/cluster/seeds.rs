@@ -21,6 +21,10 @@ impl Seeds {
     /// # Errors
     ///
     /// If it is none; without what it says, which may be a password.
+    #[cfg_attr(
+        not(feature = "cluster"),
+        allow(dead_code, reason = "nobody can name a cluster")
+    )]
     pub(crate) fn parse(url: &str) -> Result<Self, ConfigError> {
         let error = || ConfigError::new("url", NO_ADDRESS);
         let (scheme, rest) = scheme(url).ok_or_else(error)?;

@@ -6,6 +6,7 @@ mod fuzz;
 mod granting;
 mod holding;
 mod outage;
+mod routing;
 mod shutdown;
 mod speaking;
 mod taking;
