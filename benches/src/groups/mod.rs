@@ -1,5 +1,6 @@
 //! What is compared.
 
+mod cluster;
 mod handoff;
 mod layer_overhead;
 mod memory_backend;
@@ -20,7 +21,7 @@ pub(crate) struct Group {
     pub(crate) run: fn(&mut Report),
 }
 
-pub(crate) const GROUPS: [Group; 8] = [
+pub(crate) const GROUPS: [Group; 9] = [
     uncontended::GROUP,
     handoff::GROUP,
     semaphore::GROUP,
@@ -28,6 +29,7 @@ pub(crate) const GROUPS: [Group; 8] = [
     layer_overhead::GROUP,
     memory_backend::GROUP,
     outage::GROUP,
+    cluster::GROUP,
     scale::GROUP,
 ];
 

@@ -10,6 +10,8 @@ use crate::time::Instant;
 
 /// How long a tag's channel is kept after its last use: gates are waited for again and again.
 const KEEP: Duration = Duration::from_secs(30);
+/// How often it is looked at which are kept.
+const LOOK: Duration = Duration::from_secs(1);
 
 #[derive(Debug)]
 pub(super) enum Ears {
@@ -57,6 +59,10 @@ impl Core {
         let Ears::ByTag(ears) = &mut self.ears else {
             return;
         };
+        if now < self.forget_at {
+            return;
+        }
+        self.forget_at = now.after(LOOK);
         let channels = &mut self.channels;
         ears.retain(|tag, ear| {
             let used = now.since(ear.used) < KEEP;

@@ -187,6 +187,8 @@ pub(super) struct Core {
     /// Of the same.
     breakers: Vec<Breaker>,
     ears: Ears,
+    /// When it is looked at which channels nobody needs.
+    forget_at: Instant,
     wants_inbox: bool,
     entries: HashMap<Token, Entry, ByToken>,
     tags: HashMap<Tag, TagState>,
@@ -220,6 +222,7 @@ impl Core {
             clocks: (0..links).map(|_| ServerClock::default()).collect(),
             connect_trouble: None,
             ears,
+            forget_at: Instant::from_nanos(0),
             wants_inbox: false,
             entries: HashMap::default(),
             tags: HashMap::new(),
