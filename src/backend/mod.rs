@@ -15,6 +15,7 @@ pub(crate) mod memory;
 pub(crate) mod server;
 mod take;
 mod thread;
+mod turns;
 
 use std::fmt;
 use std::future::Future;
@@ -25,7 +26,8 @@ use std::time::Duration;
 
 use tokio::sync::oneshot;
 
-pub(crate) use self::take::{Booking, Level, Op, Take, Taken, Taking};
+pub(crate) use self::take::{Level, Op, Take, Taken, Taking};
+pub(crate) use self::turns::{Booking, Turns};
 use crate::check::Report;
 use crate::error::{BackendError, LockError};
 use crate::key::{Resource, Subject};

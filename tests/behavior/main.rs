@@ -113,6 +113,7 @@ macro_rules! behaviors {
                     exactly_what_remains_can_be_used,
                     what_was_used_vanishes_when_it_has_come_back,
                     a_handle_that_shuts_down_admits_nobody,
+                    a_handle_that_shuts_down_lets_nobody_sleep_on_and_gives_turns_back,
                 }
                 shutdown {
                     newcomers_and_waiters_are_refused_at_once_and_guards_live_on,

@@ -31,9 +31,7 @@ use self::process::Process;
 use self::rates::Rates;
 use self::sites::{Site, Sites};
 use super::local::Local;
-use super::{
-    Acquire, Backend, Booking, Place, ReleaseAnswer, ShutdownReport, Take, Taking, Terms, Waiting,
-};
+use super::{Acquire, Backend, Place, ReleaseAnswer, ShutdownReport, Take, Taking, Terms, Waiting};
 use crate::error::{Refusal, RefusalKind};
 use crate::key::{Resource, Subject};
 use crate::lease::{Lease, LeaseState, Release};
@@ -154,13 +152,19 @@ impl Backend for MemoryBackend {
             return Taking::Ready(Err(unreachable(take.op.doing(), &subject.limiter).into()));
         }
         let (memory, booked) = (Arc::clone(&self.memory), Arc::clone(subject));
-        let unbook = |booking: Box<rates::Unbook>| {
-            Booking::new(move || {
-                memory.rates.unbook(&memory.clock, booked.key(), *booking);
-            })
+        let process = Arc::clone(&self.process);
+        let book = |unbook: Box<rates::Unbook>| {
+            self.process
+                .turns()
+                .book((booked, unbook), move |id, came| {
+                    let turn = process.turns().end(id);
+                    if let Some((subject, unbook)) = turn.filter(|_| !came) {
+                        memory.rates.unbook(&memory.clock, subject.key(), *unbook);
+                    }
+                })
         };
         let (rates, clock) = (&self.memory.rates, &self.memory.clock);
-        Taking::Ready(Ok(rates.take(clock, subject.key(), &take, unbook)))
+        Taking::Ready(Ok(rates.take(clock, subject.key(), &take, book)))
     }
 
     fn is_remote(&self) -> bool {

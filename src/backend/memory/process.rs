@@ -6,9 +6,10 @@ use std::time::Duration;
 
 use tokio::sync::oneshot;
 
-use super::Memory;
 use super::news::News;
-use crate::backend::ShutdownReport;
+use super::{Memory, rates};
+use crate::backend::{ShutdownReport, Turns};
+use crate::key::Subject;
 use crate::time::Instant;
 
 #[derive(Debug)]
@@ -16,7 +17,11 @@ pub(super) struct Process {
     id: u64,
     closed: AtomicBool,
     ending: Mutex<Ending>,
+    turns: Mutex<Booked>,
 }
+
+/// Turns at quotas, and what gives each back.
+type Booked = Turns<(Arc<Subject>, Box<rates::Unbook>)>;
 
 #[derive(Debug)]
 struct Ending {
@@ -38,6 +43,7 @@ impl Process {
                 report: ShutdownReport::default(),
                 answers: Vec::new(),
             }),
+            turns: Mutex::default(),
         })
     }
 
@@ -53,6 +59,10 @@ impl Process {
 
     fn ending(&self) -> MutexGuard<'_, Ending> {
         self.ending.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn turns(&self) -> MutexGuard<'_, Booked> {
+        self.turns.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(super) fn shut_down(
@@ -81,6 +91,10 @@ impl Process {
                     // Under the ledger's lock: none of them can end before it is counted.
                     self.ending().left += count;
                 });
+            }
+            let turns = self.turns().close();
+            for (subject, unbook) in turns {
+                memory.rates.unbook(&memory.clock, subject.key(), *unbook);
             }
             self.one_less(false);
         }

@@ -96,6 +96,8 @@ pub(super) struct Take {
 /// Gives a booking back.
 #[derive(Debug, Clone)]
 pub(super) struct Unbook {
+    /// Which one it is in this process.
+    pub(super) id: u64,
     pub(super) subject: Arc<Subject>,
     pub(super) trace: Trace,
 }
@@ -175,7 +177,7 @@ impl Call {
                 cmd.arg(1).arg(take.subject.key());
                 take_arguments(&mut cmd, &take.take);
             }
-            Body::Unbook(Unbook { subject, trace }) => {
+            Body::Unbook(Unbook { subject, trace, .. }) => {
                 cmd.arg(1).arg(subject.key()).arg("u").arg(0);
                 cmd.arg(&*trace.before).arg(&*trace.after);
             }

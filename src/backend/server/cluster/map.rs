@@ -297,8 +297,8 @@ mod tests {
         map.told(at(0), view(&[claim(1, 1, &[0..=16_383])]));
         let number = map.want(at(0), node(2), at(60));
         assert_eq!(map.owner(0), Some(1));
-        assert_eq!(map.wanted(at(59))[usize::from(number) - 1], true);
-        assert_eq!(map.wanted(at(60))[usize::from(number) - 1], false);
+        assert!(map.wanted(at(59))[usize::from(number) - 1]);
+        assert!(!map.wanted(at(60))[usize::from(number) - 1]);
     }
 
     #[test]

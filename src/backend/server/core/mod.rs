@@ -29,6 +29,7 @@ mod taking;
 #[cfg(test)]
 mod tests;
 mod timers;
+mod unbooking;
 mod waiting;
 
 use std::collections::HashMap;
@@ -47,16 +48,17 @@ use self::speaking::TagState;
 pub(super) use self::taking::Asked;
 use self::taking::Taker;
 use self::timers::{Due, Timers};
+use self::unbooking::{Booked, Unbooking};
 use self::waiting::Waiter;
 use super::Settings;
 use super::backoff::Backoff;
 use super::call::{Body, Call, Request};
 use super::clock::ServerClock;
 use super::reply::failure::Trouble;
-use super::reply::{self, Failure, Garbled, Push, Reply, Trace};
-use crate::backend::{Place, ReleaseAnswer, ShutdownReport, Taken};
+use super::reply::{self, Failure, Garbled, Push, Reply};
+use crate::backend::{Place, ReleaseAnswer, ShutdownReport, Taken, Turns};
 use crate::error::{BackendErrorKind, LockError};
-use crate::key::{Subject, Tag};
+use crate::key::Tag;
 use crate::lease::Lease;
 use crate::time::Instant;
 use crate::token::{ByToken, Token};
@@ -98,10 +100,10 @@ pub(super) enum Command {
         take: Box<Asked>,
         answer: oneshot::Sender<Result<Taken, LockError>>,
     },
-    /// A booked turn whose caller is gone.
-    Unbook {
-        subject: Arc<Subject>,
-        trace: Trace,
+    /// The caller of a booked turn has had it, or is gone.
+    EndTurn {
+        id: u64,
+        came: bool,
     },
     Shutdown {
         deadline: Duration,
@@ -194,6 +196,9 @@ pub(super) struct Core {
     tags: HashMap<Tag, TagState>,
     takers: HashMap<u64, Taker>,
     last_taker: u64,
+    turns: Turns<Booked>,
+    unbookings: HashMap<u64, Unbooking>,
+    last_unbooking: u64,
     timers: Timers,
     shutdown: Option<Shutdown>,
     calls: Vec<Call>,
@@ -228,6 +233,9 @@ impl Core {
             tags: HashMap::new(),
             takers: HashMap::new(),
             last_taker: 0,
+            turns: Turns::default(),
+            unbookings: HashMap::new(),
+            last_unbooking: 0,
             timers: Timers::default(),
             shutdown: None,
             calls: Vec::new(),
@@ -251,7 +259,7 @@ impl Core {
 
     /// Whether nothing is left to be done for anybody.
     pub(super) fn is_idle(&self) -> bool {
-        self.entries.is_empty() && self.takers.is_empty()
+        self.entries.is_empty() && self.takers.is_empty() && self.unbookings.is_empty()
     }
 
     pub(super) fn next_timer(&self) -> Option<Instant> {
@@ -279,7 +287,7 @@ impl Core {
             Command::Cancel(token) => self.cancel(now, token),
             Command::Release { token, answer } => self.release(now, token, answer),
             Command::Take { take, answer } => self.take(now, *take, answer),
-            Command::Unbook { subject, trace } => self.unbook(now, subject, trace),
+            Command::EndTurn { id, came } => self.end_turn(now, id, came),
             Command::Shutdown { deadline, answer } => self.shut_down(now, deadline, answer),
         }
     }
@@ -315,8 +323,7 @@ impl Core {
                 self.renewed(now, sent, &renew, result);
             }
             Body::Take(take) => self.took(now, &take, result),
-            // Told to nobody: a turn that was not given back is forfeited.
-            Body::Unbook(_) => {}
+            Body::Unbook(unbook) => self.unbooked(now, unbook.id, result.err()),
         }
         self.settle_shutdown(now);
     }
@@ -397,7 +404,8 @@ impl Core {
         for (_, token) in waiting {
             self.ask(now, token);
         }
-        self.send_takes(now, concerned);
+        self.send_takes(now, &concerned);
+        self.send_unbookings(now, &concerned);
     }
 
     /// No connection could be made: callers who are still waiting for one are told why.
@@ -417,6 +425,7 @@ impl Core {
                     }
                 }
                 Due::Taker(id) => self.taker_due(now, id),
+                Due::Unbooking(id) => self.unbooking_due(now, id),
                 Due::Tag(tag) => {
                     if !tags.contains(&tag) {
                         tags.push(tag);

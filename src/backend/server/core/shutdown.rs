@@ -53,6 +53,7 @@ impl Core {
             self.refuse_shutting_down(now, token);
         }
         self.refuse_takers();
+        self.refuse_turns(now);
         self.settle_shutdown(now);
     }
 
@@ -71,11 +72,12 @@ impl Core {
                 self.lose(now, token, LostReason::ShutDown);
             }
         }
+        let idle = self.is_idle();
         let Some(shutdown) = &mut self.shutdown else {
             return;
         };
         // Nobody waits for the report twice, and making it looks at every entry.
-        if !shutdown.answers.is_empty() && (self.entries.is_empty() || now >= shutdown.last) {
+        if !shutdown.answers.is_empty() && (idle || now >= shutdown.last) {
             let held = |entry: &&Entry| match entry {
                 Entry::Ending(ending) => ending.held.is_some(),
                 Entry::Holding(_) => true,

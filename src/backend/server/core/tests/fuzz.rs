@@ -222,7 +222,7 @@ impl Play {
                 let told = renew.leases.iter().map(lease).collect();
                 Said::Renewed(self.book.clock, told)
             }
-            Body::Take(_) | Body::Unbook(_) => unreachable!("nobody asks for quotas here"),
+            Body::Take(_) | Body::Unbook(_) => unreachable!("quotas have a fuzz of their own"),
         };
         self.said.push((call, said));
     }

@@ -10,6 +10,7 @@ mod routing;
 mod shutdown;
 mod speaking;
 mod taking;
+mod turns_fuzz;
 mod waiting;
 
 use std::sync::{Arc, Mutex, PoisonError};
