@@ -100,7 +100,8 @@ impl Cluster {
         .await;
     }
 
-    /// Waits until every node that runs sees the cluster serve, and has its copy if it is a replica.
+    /// Waits until every node that runs sees the cluster serve, and has its copy if it is a
+    /// replica.
     pub(crate) async fn until_whole(&self) {
         wait_for("all nodes serve", LIMIT, async || {
             self.all_say("cluster_state", "ok").await
@@ -184,7 +185,8 @@ impl Cluster {
         keys
     }
 
-    /// Moves a slot with all its keys, as an operator's tool does; `pause` lies between any two steps.
+    /// Moves a slot with all its keys, as an operator's tool does; `pause` lies between any two
+    /// steps.
     pub(crate) async fn migrate(&self, slot: u16, from: usize, to: usize, pause: Duration) {
         let (number, port) = (slot.to_string(), self.nodes[to].port().to_string());
         let (giver, taker) = (self.id(from).await, self.id(to).await);

@@ -1,4 +1,5 @@
-//! A cluster beside one server: what more masters bring, and what being sent to the right one costs.
+//! A cluster beside one server: what more masters bring, and what being sent to the right one
+//! costs.
 
 use std::time::Duration;
 

@@ -2,8 +2,8 @@
 //!
 //! A connection of its own, never a pooled one, kept up by this task: confirmed before anybody
 //! relies on it, asked for an answer while it is silent (a send into a dead connection succeeds),
-//! and replaced when it fails. In a cluster there is one for each node at which somebody waits, with
-//! a channel for each tag.
+//! and replaced when it fails. In a cluster there is one for each node at which somebody waits,
+//! with a channel for each tag.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -411,9 +411,9 @@ impl Listener {
     }
 }
 
-/// Whether an answer confirms what was asked for `channel`. What a server says by itself of a channel
-/// whose slot has moved is taken by the client for the answer to whatever was asked last; all that
-/// follows is then one answer late.
+/// Whether an answer confirms what was asked for `channel`. What a server says by itself of a
+/// channel whose slot has moved is taken by the client for the answer to whatever was asked last;
+/// all that follows is then one answer late.
 fn is_about(answer: &Value, kind: &PushKind, channel: &str) -> bool {
     match answer {
         Value::Push { kind: said, data } => {

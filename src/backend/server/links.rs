@@ -16,8 +16,8 @@ use super::reply::failure::Trouble;
 use super::script::Publish;
 use crate::time::Instant;
 
-/// Who is served again is to know within a second: pauses count from the beginning of an attempt, so
-/// that one which got no answer is followed by the next at once.
+/// Who is served again is to know within a second: pauses count from the beginning of an attempt,
+/// so that one which got no answer is followed by the next at once.
 const RETRY: Backoff = Backoff::new(Duration::from_millis(20), Duration::from_millis(500));
 /// So many attempts fail before the server counts as away: it may just be restarting.
 const ATTEMPTS: u32 = 3;
@@ -62,8 +62,8 @@ impl Driver {
         RETRY.pause(attempts, self.instance.jitter(attempts))
     }
 
-    /// When to try again after an attempt that failed now. There is a short pause at least: attempts
-    /// of a fleet that began together fail together.
+    /// When to try again after an attempt that failed now. There is a short pause at least:
+    /// attempts of a fleet that began together fail together.
     fn retry_at(&self, now: Instant, link: usize, attempts: u32) -> Instant {
         let least = now.after(self.pause(0));
         match &self.links[link] {
@@ -294,7 +294,8 @@ impl Driver {
         }
     }
 
-    /// Gives up a connection that nobody needs any longer. What is under way on it is answered still.
+    /// Gives up a connection that nobody needs any longer. What is under way on it is answered
+    /// still.
     pub(super) fn retire(&mut self, now: Instant, link: usize) {
         if !matches!(self.links[link], Link::Idle) {
             self.links[link] = Link::Idle;

@@ -2,11 +2,11 @@
 //!
 //! # Invariants
 //!
-//! 1. Of two masters that claim a slot, the one with the later epoch owns it, whoever tells it and in
-//!    whatever order. So a node that was cut off for a while, and believes in what was, convinces
-//!    nobody who has heard of its successor.
-//! 2. What no node has told of for [`MEMORY`] is forgotten: a cluster that was set up anew begins at
-//!    low epochs.
+//! 1. Of two masters that claim a slot, the one with the later epoch owns it, whoever tells it and
+//!    in whatever order. So a node that was cut off for a while, and believes in what was,
+//!    convinces nobody who has heard of its successor.
+//! 2. What no node has told of for [`MEMORY`] is forgotten: a cluster that was set up anew begins
+//!    at low epochs.
 //! 3. A node that sends a request on is right about that slot until somebody tells of all.
 
 use std::collections::HashMap;
@@ -24,8 +24,8 @@ const MEMORY: Duration = Duration::from_secs(30);
 /// given to another: longer than any time-out.
 const RETIRED: Duration = Duration::from_secs(5 * 60);
 
-/// Its place in the list of nodes, counted from one: what is known of a slot's owner is 0 where it is
-/// nobody.
+/// Its place in the list of nodes, counted from one: what is known of a slot's owner is 0 where it
+/// is nobody.
 pub(in crate::backend::server) type Number = u16;
 
 #[derive(Debug)]
@@ -181,8 +181,8 @@ impl Map {
         changed
     }
 
-    /// The number of a node: the one that it has, that of one which has not been needed for long, or
-    /// a new one.
+    /// The number of a node: the one that it has, that of one which has not been needed for long,
+    /// or a new one.
     fn number(&mut self, now: Instant, address: Address) -> Number {
         let known = self.nodes.iter().position(|node| node.address == address);
         let index = known.unwrap_or_else(|| {

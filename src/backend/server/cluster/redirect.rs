@@ -14,7 +14,8 @@ pub(in crate::backend::server) struct Redirect {
 pub(in crate::backend::server) enum Kind {
     /// The slot has another owner.
     Moved,
-    /// The slot is on its way there, and what is asked for has arrived: only this request goes there.
+    /// The slot is on its way there, and what is asked for has arrived: only this request goes
+    /// there.
     Ask,
 }
 

@@ -22,8 +22,8 @@ use crate::time::Instant;
 
 /// How often a request is sent on: while nodes disagree each may name the other.
 const HOPS: u8 = 4;
-/// How long a node that takes a slot over stays connected after the last request that was sent on to
-/// it.
+/// How long a node that takes a slot over stays connected after the last request that was sent on
+/// to it.
 const IMPORTS: Duration = Duration::from_secs(60);
 /// So many looks are answered by nobody before the cluster counts as away.
 const ROUNDS: u32 = 2;

@@ -1,5 +1,5 @@
-//! Which connection carries which tag's calls: always the same one, so that they run in the order of
-//! their sending.
+//! Which connection carries which tag's calls: always the same one, so that they run in the order
+//! of their sending.
 
 use std::sync::Arc;
 

@@ -46,7 +46,8 @@ impl Failure {
         Self::NotNow(BackendErrorKind::NotServing, error)
     }
 
-    /// Whether it is over in a moment: what is asked for is on its way to another node of a cluster.
+    /// Whether it is over in a moment: what is asked for is on its way to another node of a
+    /// cluster.
     pub(crate) fn is_brief(&self) -> bool {
         matches!(self, Self::NotNow(_, error) if matches!(error.code(), Some("ASK" | "MOVED" | "TRYAGAIN")))
     }
