@@ -364,7 +364,12 @@ impl Driver {
             // A demoted master keeps its connections open: ask anew who is there.
             self.take_down(now, link);
         }
-        if matches!(failure, Failure::NotNow(..)) {
+        if let Failure::NotNow(_, error) = &failure
+            && matches!(
+                error.code(),
+                Some("CLUSTERDOWN" | "MASTERDOWN" | "READONLY")
+            )
+        {
             self.look_soon(now);
         }
         self.core.answer(now, call, Err(failure));

@@ -9,7 +9,7 @@ mod waiting;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use portcullis::{Builder, Mutex, Portcullis};
 use tokio::task::JoinSet;
@@ -43,8 +43,7 @@ fn names() -> Vec<String> {
 struct Load {
     ended: Arc<AtomicBool>,
     tasks: JoinSet<()>,
-    /// How many releases were not answered in the time that they are waited for.
-    unanswered: Arc<AtomicUsize>,
+    releases: Arc<Releases>,
     /// The history of each gate.
     histories: Vec<History>,
 }
@@ -55,20 +54,17 @@ impl Load {
         let mut load = Self {
             ended: Arc::new(AtomicBool::new(false)),
             tasks: JoinSet::new(),
-            unanswered: Arc::default(),
+            releases: Arc::default(),
             histories: names.iter().map(|_| History::default()).collect(),
         };
         for handle in handles {
             for (name, history) in names.iter().zip(&load.histories) {
                 for _ in 0..2 {
                     let (gate, history) = (lock(handle, name), history.clone());
-                    let (ended, unanswered) =
-                        (Arc::clone(&load.ended), Arc::clone(&load.unanswered));
+                    let (ended, releases) = (Arc::clone(&load.ended), Arc::clone(&load.releases));
                     load.tasks.spawn(async move {
                         while !ended.load(Ordering::Relaxed) {
-                            if !visit(&gate, &history).await {
-                                unanswered.fetch_add(1, Ordering::Relaxed);
-                            }
+                            visit(&gate, &history, &releases).await;
                             tokio::time::sleep(Duration::from_millis(2)).await;
                         }
                     });
@@ -84,9 +80,10 @@ impl Load {
         self.histories.iter().map(of).collect()
     }
 
-    /// How many releases were not answered in time. They are delivered all the same.
-    fn unanswered(&self) -> usize {
-        self.unanswered.load(Ordering::Relaxed)
+    fn releases(&self) -> (usize, Duration) {
+        let slowest = self.releases.slowest_ms.load(Ordering::Relaxed) as u64;
+        let unanswered = self.releases.unanswered.load(Ordering::Relaxed);
+        (unanswered, Duration::from_millis(slowest))
     }
 
     /// Ends it, and judges what happened. A task that was refused or failed has panicked.
@@ -102,8 +99,17 @@ impl Load {
     }
 }
 
-/// Goes in and out once, and writes it down. Whether the release was answered in time.
-async fn visit(gate: &Mutex, history: &History) -> bool {
+/// How releases were answered.
+#[derive(Debug, Default)]
+struct Releases {
+    /// How many were not, in the time that they are waited for. They are delivered all the same.
+    unanswered: AtomicUsize,
+    /// How long the slowest took.
+    slowest_ms: AtomicUsize,
+}
+
+/// Goes in and out once, and writes it down.
+async fn visit(gate: &Mutex, history: &History, releases: &Releases) {
     let asked = History::now();
     let guard = gate.lock().await.expect("its turn comes");
     let acquired = History::now();
@@ -116,5 +122,10 @@ async fn visit(gate: &Mutex, history: &History) -> bool {
         fence,
         weight: 1,
     });
-    guard.release().await.is_ok()
+    let begun = Instant::now();
+    if guard.release().await.is_err() {
+        releases.unanswered.fetch_add(1, Ordering::Relaxed);
+    }
+    let took = begun.elapsed().as_millis() as usize;
+    releases.slowest_ms.fetch_max(took, Ordering::Relaxed);
 }

@@ -32,10 +32,9 @@ use crate::time::Instant;
 /// How often nodes are asked who owns what although nothing tells of a change: a master that hangs
 /// is found though nobody needs it right now.
 const REGULAR: Duration = Duration::from_secs(10);
-/// How often while something is wrong: a failover is to be known well before it matters.
+/// How often while something is wrong, or seems to have changed: a failover is to be known well
+/// before it matters. Ever more rarely, since a fleet may ask the same nodes.
 const TROUBLED: Backoff = Backoff::new(Duration::from_millis(100), Duration::from_millis(500));
-/// How long after one look another follows that a node's answer asks for.
-const SPACING: Duration = Duration::from_millis(50);
 /// How many nodes are asked at a time: more than one, since one may be wrong.
 const ASKED: usize = 5;
 /// How many are tried where none is connected.
@@ -51,8 +50,10 @@ pub(super) struct Cluster {
     /// When nodes are asked next; never before the first use.
     look_at: Instant,
     looked: Instant,
-    /// How many looks in a row found something wrong.
+    /// How many looks in a row were for something wrong, or a change that was not found.
     troubled: u32,
+    /// Whether an answer made the next look so early.
+    hurries: bool,
     /// Who is being asked.
     asking: HashSet<Address>,
     /// How many looks in a row were answered by nobody.
@@ -79,6 +80,7 @@ impl Cluster {
             look_at: Instant::FAR,
             looked: Instant::from_nanos(0),
             troubled: 0,
+            hurries: false,
             asking: HashSet::new(),
             failed: 0,
             topics: HashMap::new(),
@@ -161,18 +163,21 @@ impl Cluster {
         round.take(connected.len().min(ASKED)).cloned().collect()
     }
 
-    /// Sets the time of the next look.
-    fn plan(&mut self, now: Instant, is_troubled: bool, random: u32) {
-        if is_troubled {
-            let soon = self.looked.after(TROUBLED.pause(self.troubled, random));
-            self.look_at = self.look_at.min(soon.max(now));
-        }
+    /// The next look is to be soon.
+    fn hurry(&mut self, now: Instant, random: u32) {
+        let soon = self.looked.after(TROUBLED.pause(self.troubled, random));
+        self.look_at = self.look_at.min(soon.max(now));
     }
 
     /// A look begins.
     fn looks(&mut self, now: Instant, is_troubled: bool, random: u32) {
         self.looked = now;
-        self.troubled = if is_troubled { self.troubled + 1 } else { 0 };
+        let hurries = std::mem::take(&mut self.hurries);
+        self.troubled = if is_troubled || hurries {
+            self.troubled + 1
+        } else {
+            0
+        };
         // With half of it at random, as all pauses.
         self.look_at = now.after(REGULAR / 2 + REGULAR / 2 * random / 256);
     }

@@ -5,11 +5,11 @@ use std::time::Duration;
 use redis::aio::MultiplexedConnection;
 use redis::{RedisError, make_extension_error};
 
+use super::Ear;
 use super::asking::{ask, no_address};
 use super::map::Number;
 use super::redirect::{Address, Kind, Redirect};
 use super::view::View;
-use super::{Ear, SPACING};
 use crate::backend::server::call::Call;
 use crate::backend::server::core::{Channel, NOWHERE, Topic};
 use crate::backend::server::driver::{Driver, Event, Way};
@@ -41,8 +41,9 @@ impl Driver {
     /// Something has changed, as it seems.
     pub(in crate::backend::server) fn look_soon(&mut self, now: Instant) {
         if let Some(cluster) = &mut self.cluster {
-            let soon = cluster.looked.after(SPACING).max(now);
-            cluster.look_at = cluster.look_at.min(soon);
+            cluster.hurries = true;
+            let random = self.instance.jitter(cluster.troubled);
+            cluster.hurry(now, random);
         }
     }
 
@@ -56,7 +57,9 @@ impl Driver {
             return;
         }
         let random = self.instance.jitter(cluster.troubled);
-        cluster.plan(now, is_troubled, random);
+        if is_troubled {
+            cluster.hurry(now, random);
+        }
         if cluster.look_at <= now {
             cluster.looks(now, is_troubled, random);
             self.look(random);
@@ -128,6 +131,7 @@ impl Driver {
             Ok(view) => {
                 cluster.failed = 0;
                 if cluster.map.told(now, view) {
+                    cluster.troubled = 0;
                     self.remap(now);
                 }
                 self.core.served(NOWHERE);
@@ -205,7 +209,12 @@ impl Driver {
             self.learn(now, by, redirect);
         }
         self.remap(now);
-        self.look_soon(now);
+        if calls
+            .iter()
+            .any(|(redirect, _)| redirect.kind == Kind::Moved)
+        {
+            self.look_soon(now);
+        }
         let way = Way {
             hops: way.hops + 1,
             whole: false,
