@@ -80,7 +80,7 @@ async fn a_quota_is_counted_by_whoever_has_its_key_while_a_slot_moves() {
     let cluster = Cluster::start(3, 0).await;
     let gates = patient(&cluster);
     let limiter = gates
-        .rate_limiter("api", Quota::per_hour(1_000))
+        .rate_limiter("api", Quota::per_hour(2_000))
         .expect("a valid quota");
     let check = async || {
         tokio::time::sleep(Duration::from_millis(5)).await;
@@ -89,19 +89,29 @@ async fn a_quota_is_counted_by_whoever_has_its_key_while_a_slot_moves() {
     check().await;
     let slot = homes(&cluster).await[0];
     let from = cluster.owner(slot).await.expect("it has an owner");
-    let moving = cluster.migrate(slot, from, (from + 1) % 3, Duration::from_millis(300));
-    let mut admitted = 1;
+    // The key moves after the first pause, the slot two pauses later.
+    let pause = Duration::from_secs(1);
+    let moving = cluster.migrate(slot, from, (from + 1) % 3, pause);
+    let (mut admitted, mut slowest) = (1, Duration::ZERO);
     tokio::pin!(moving);
     loop {
         tokio::select! {
             () = &mut moving => break,
-            _ = check() => admitted += 1,
+            took = async {
+                let begun = Instant::now();
+                check().await;
+                begun.elapsed()
+            } => {
+                admitted += 1;
+                slowest = slowest.max(took);
+            }
         }
     }
+    assert!(slowest < pause, "a check took {slowest:?}");
     let left = check().await.remaining();
     assert!(admitted > 10, "{admitted} while it moved");
     // One that was asked for when the move ended may have counted unseen.
-    let used = 1_000 - left;
+    let used = 2_000 - left;
     assert!(
         (admitted + 1..=admitted + 2).contains(&used),
         "{used} of {admitted}"

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use crate::cluster::{lock, names, patient};
-use crate::common::{promptly, queue, served, take, until_waiting};
-use crate::support::Cluster;
+use crate::common::{LIMIT, promptly, queue, served, take, until_waiting};
+use crate::support::{Cluster, wait_for};
 
 #[tokio::test]
 #[ignore = "it starts a cluster"]
@@ -48,9 +48,16 @@ async fn a_slot_that_moves_takes_its_waiters_along() {
     let waiter = queue(&lock(&other, "gate"));
     until_waiting(&lock(&one, "gate"), 1).await;
     let (slot, from) = home(&cluster).await;
-    cluster
-        .migrate(slot, from, (from + 1) % 3, Duration::ZERO)
-        .await;
+    let to = (from + 1) % 3;
+    wait_for("its channel is there", LIMIT, async || {
+        is_listened_to(&cluster, from).await && !is_listened_to(&cluster, to).await
+    })
+    .await;
+    cluster.migrate(slot, from, to, Duration::ZERO).await;
+    wait_for("its channel has moved along", LIMIT, async || {
+        is_listened_to(&cluster, to).await && !is_listened_to(&cluster, from).await
+    })
+    .await;
     until_waiting(&lock(&one, "gate"), 1).await;
     assert!(guard.is_held());
     promptly("a release is answered", guard.release())
@@ -70,6 +77,21 @@ async fn home(cluster: &Cluster) -> (u16, usize) {
         .expect("it is held");
     let key = found.nth(node).flatten().expect("it is held");
     (cluster.slot(&key).await, node)
+}
+
+/// Whether somebody listens at a node to grants.
+async fn is_listened_to(cluster: &Cluster, node: usize) -> bool {
+    let mut heard = String::new();
+    for channels in ["SHARDCHANNELS", "CHANNELS"] {
+        // The former are unknown to Redis 6.2.
+        let answer = cluster.nodes[node].try_command(&["PUBSUB", channels]).await;
+        let names = answer.map(redis::from_redis_value::<Vec<String>>);
+        heard += &names
+            .map(Result::unwrap_or_default)
+            .unwrap_or_default()
+            .concat();
+    }
+    heard.contains("suite:inbox:")
 }
 
 async fn calls(cluster: &Cluster) -> u64 {
