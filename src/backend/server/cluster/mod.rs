@@ -7,6 +7,7 @@
 //! The client's own support for clusters is not used: it sends again what it got no answer to.
 
 pub(super) mod asking;
+mod ears;
 pub(super) mod map;
 pub(super) mod redirect;
 pub(super) mod seeds;
@@ -180,5 +181,97 @@ impl Cluster {
         };
         // With half of it at random, as all pauses.
         self.look_at = now.after(REGULAR / 2 + REGULAR / 2 * random / 256);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::view::{Claim, View};
+    use super::*;
+
+    /// Two masters, which own half of the slots each, of those that were named as a and b.
+    fn cluster() -> Cluster {
+        let seeds = Seeds::parse("redis+cluster://a:1,b:2").expect("an address");
+        let settings = Settings {
+            connections: 2,
+            ..Settings::default()
+        };
+        let mut cluster = Cluster::new(seeds, &settings);
+        let claim = |host: &str, port, slots| Claim {
+            id: host.to_owned(),
+            address: Address::new(host, port),
+            epoch: 1,
+            slots: vec![slots],
+            replicas: vec![Address::new(host, port + 10)],
+        };
+        let view = View {
+            claims: vec![claim("a", 1, 0..=8_191), claim("b", 2, 8_192..=16_383)],
+            without: Vec::new(),
+        };
+        cluster.map.told(Instant::now(), view);
+        cluster
+    }
+
+    #[test]
+    fn each_slot_is_carried_by_a_link_to_its_owner() {
+        let cluster = cluster();
+        let routes = cluster.routes();
+        let mut used = HashSet::new();
+        for slot in 0..16_384 {
+            let link = routes.link(Tag::of_slot(slot));
+            assert_eq!(cluster.node_of(link), cluster.map.owner(slot));
+            let node = cluster.map.owner(slot).expect("it has an owner");
+            assert!(cluster.links_of(node).contains(&link));
+            used.insert(link);
+        }
+        assert_eq!(used.len() + 1, cluster.links());
+    }
+
+    #[test]
+    fn a_key_to_try_a_node_with_is_in_a_slot_that_it_has() {
+        let cluster = cluster();
+        for node in cluster.nodes() {
+            for link in cluster.links_of(node) {
+                let tag = cluster.tag_at(link).expect("it owns slots");
+                assert_eq!(cluster.map.owner(tag.slot()), Some(node));
+            }
+        }
+        assert_eq!(cluster.tag_at(0), None);
+    }
+
+    #[test]
+    fn who_is_connected_is_asked_and_else_all_who_are_known() {
+        let cluster = cluster();
+        let known: HashSet<u16> = [1, 2, 11, 12].into();
+        let asked = cluster.candidates(&[], 0);
+        assert_eq!(asked.len(), known.len());
+        assert_eq!(
+            asked.iter().map(|node| node.port).collect::<HashSet<_>>(),
+            known
+        );
+        let many: Vec<Address> = (0..20).map(|port| Address::new("c", port)).collect();
+        for random in 0..256 {
+            let asked: HashSet<Address> = cluster.candidates(&many, random).into_iter().collect();
+            assert_eq!(asked.len(), ASKED);
+        }
+    }
+
+    #[test]
+    fn looks_that_find_nothing_become_rarer_and_are_made_now_and_then_anyway() {
+        let mut cluster = cluster();
+        let start = Instant::now();
+        let mut now = start;
+        for _ in 0..100 {
+            cluster.hurries = true;
+            cluster.hurry(now, 255);
+            now = now.max(cluster.look_at);
+            cluster.looks(now, false, 255);
+        }
+        let took = now.since(start);
+        assert!(
+            (40..=51).contains(&took.as_secs()),
+            "{took:?} for 100 looks"
+        );
+        assert!(cluster.next_look() <= now.after(REGULAR));
     }
 }

@@ -1,4 +1,4 @@
-//! What the driver does in a cluster: asks who owns what, and lets links and subscriptions follow.
+//! What the driver does in a cluster: asks who owns what, and lets links follow.
 
 use std::time::Duration;
 
@@ -11,9 +11,8 @@ use super::map::Number;
 use super::redirect::{Address, Kind, Redirect};
 use super::view::View;
 use crate::backend::server::call::Call;
-use crate::backend::server::core::{Channel, NOWHERE, Topic};
+use crate::backend::server::core::NOWHERE;
 use crate::backend::server::driver::{Driver, Event, Way};
-use crate::backend::server::inbox::Inbox;
 use crate::backend::server::links::Link;
 use crate::backend::server::reply::Failure;
 use crate::backend::server::reply::failure::Trouble;
@@ -157,7 +156,7 @@ impl Driver {
     }
 
     /// Lets all follow the map.
-    fn remap(&mut self, now: Instant) {
+    pub(super) fn remap(&mut self, now: Instant) {
         let Some(cluster) = &mut self.cluster else {
             return;
         };
@@ -263,7 +262,7 @@ impl Driver {
     }
 
     /// Takes in what a redirection says.
-    fn learn(&mut self, now: Instant, by: usize, redirect: &Redirect) {
+    pub(super) fn learn(&mut self, now: Instant, by: usize, redirect: &Redirect) {
         let Some(cluster) = &mut self.cluster else {
             return;
         };
@@ -294,126 +293,6 @@ impl Driver {
         match cluster.map.find(&redirect.to.clone().told_by(host)) {
             Some(node) => cluster.links_of(node).start + call.tag().link(cluster.connections),
             None => NOWHERE,
-        }
-    }
-
-    /// Listens to something, or no longer.
-    pub(in crate::backend::server) fn change_topic(&mut self, change: Channel) {
-        let Some(cluster) = &mut self.cluster else {
-            return;
-        };
-        match change {
-            Channel::Join(topic) => {
-                let place = cluster.place_of(&topic);
-                cluster.topics.insert(topic.clone(), place);
-                if let Some(place) = place {
-                    self.tell_ear(place, Channel::Join(topic));
-                }
-            }
-            Channel::Leave(topic) => {
-                if let Some(Some(place)) = cluster.topics.remove(&topic)
-                    && let Some(ear) = cluster.ears.get(&place)
-                {
-                    let _ = ear.changes.send(Channel::Leave(topic));
-                }
-            }
-        }
-    }
-
-    /// Listens to each topic where it is told of.
-    fn move_topics(&mut self, now: Instant) {
-        let Some(cluster) = &self.cluster else {
-            return;
-        };
-        let moves = |(topic, at): (&Topic, &Option<Number>)| {
-            let to = cluster.place_of(topic)?;
-            (*at != Some(to)).then(|| (topic.clone(), *at, to))
-        };
-        let moves: Vec<_> = cluster.topics.iter().filter_map(moves).collect();
-        for (topic, from, to) in moves {
-            if let Some(cluster) = &mut self.cluster {
-                cluster.topics.insert(topic.clone(), Some(to));
-                if let Some(ear) = from.and_then(|from| cluster.ears.get(&from)) {
-                    let _ = ear.changes.send(Channel::Leave(topic.clone()));
-                }
-            }
-            if let Topic::Grants(tag) = topic {
-                self.core.ear_changed(now, tag, false);
-            }
-            self.tell_ear(to, Channel::Join(topic));
-        }
-    }
-
-    /// Tells the subscription at a node, which is made if there is none.
-    fn tell_ear(&mut self, node: Number, change: Channel) {
-        let Some(cluster) = &mut self.cluster else {
-            return;
-        };
-        if !cluster.ears.contains_key(&node) {
-            let Some(origin) = cluster
-                .map
-                .address(node)
-                .and_then(|at| cluster.origin_at(at))
-            else {
-                return;
-            };
-            cluster.last_ear += 1;
-            let id = cluster.last_ear;
-            let changes = self.start_listener(id, origin);
-            if let Some(cluster) = &mut self.cluster {
-                cluster.ears.insert(node, Ear { id, changes });
-            }
-        }
-        let ear = self
-            .cluster
-            .as_ref()
-            .and_then(|cluster| cluster.ears.get(&node));
-        if let Some(ear) = ear {
-            let _ = ear.changes.send(change);
-        }
-    }
-
-    /// What becomes of a subscription at a node.
-    pub(in crate::backend::server) fn ear_event(&mut self, now: Instant, id: u64, inbox: Inbox) {
-        let Some(cluster) = &mut self.cluster else {
-            return;
-        };
-        let Some(node) = cluster
-            .ears
-            .iter()
-            .find_map(|(node, ear)| (ear.id == id).then_some(*node))
-        else {
-            // It has been given up.
-            return;
-        };
-        match inbox {
-            Inbox::Up => self.warned_inbox = false,
-            Inbox::Down => {
-                let here = |(topic, at): (&Topic, &Option<Number>)| match topic {
-                    Topic::Grants(tag) if *at == Some(node) => Some(*tag),
-                    Topic::Grants(_) | Topic::Released(_) => None,
-                };
-                let here: Vec<_> = cluster.topics.iter().filter_map(here).collect();
-                for tag in here {
-                    self.core.ear_changed(now, tag, false);
-                }
-                self.look_soon(now);
-            }
-            Inbox::Heard { tag, listening } => {
-                if cluster.topics.get(&Topic::Grants(tag)) == Some(&Some(node)) {
-                    self.core.ear_changed(now, tag, listening);
-                    if !listening {
-                        self.look_soon(now);
-                    }
-                }
-            }
-            Inbox::Moved(redirect) => {
-                let by = cluster.links_of(node).start;
-                self.learn(now, by, &redirect);
-                self.remap(now);
-                self.look_soon(now);
-            }
-            Inbox::Failing(_) | Inbox::Forbidden(_) | Inbox::Message { .. } => {}
         }
     }
 }
