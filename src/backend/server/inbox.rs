@@ -5,16 +5,19 @@
 //! and replaced when it fails. In a cluster there is one for each node at which somebody waits,
 //! with a channel for each tag.
 
+mod channels;
+
 use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
-use redis::{AsyncConnectionConfig, Cmd, Pipeline, PushInfo, PushKind, RedisError, Value};
+use redis::{AsyncConnectionConfig, Cmd, PushInfo, PushKind, RedisError, Value};
 use tokio::sync::Notify;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
-use tokio::time::{sleep, timeout};
+use tokio::time::sleep;
 
+use self::channels::out_of_step;
 use super::backoff::Backoff;
 use super::cluster::redirect::Redirect;
 use super::core::{Channel, Topic};
@@ -250,183 +253,6 @@ impl Listener {
         let config = AsyncConnectionConfig::new().set_push_sender(receive);
         self.origin.listen(&self.settings, config).await
     }
-
-    /// The server has ended a subscription by itself: the slot of its channel has moved.
-    fn lost(&self, channel: &str, topics: &mut Topics) {
-        let is_it = |topic: &&Topic| match topic {
-            Topic::Grants(tag) => self.prefix.shard_inbox(&self.instance, *tag) == channel,
-            Topic::Released(_) => false,
-        };
-        // One that we have left is not among them.
-        if let Some(&Topic::Grants(tag)) = topics.joined.iter().find(is_it) {
-            topics.missing.insert(tag);
-            self.tell(Inbox::Heard {
-                tag,
-                listening: false,
-            });
-        }
-    }
-
-    async fn change(
-        &self,
-        session: &mut Session,
-        changes: Vec<Channel>,
-        topics: &mut Topics,
-    ) -> Result<(), RedisError> {
-        let mut new = Vec::new();
-        for change in changes {
-            match &change {
-                Channel::Join(topic) => new.push(topic.clone()),
-                Channel::Leave(topic) => {
-                    new.retain(|other| other != topic);
-                    topics.joined.remove(topic);
-                    self.leave(session, topic, topics).await?;
-                }
-            }
-            topics.change(change);
-        }
-        self.join_all(session, &new, topics).await
-    }
-
-    async fn leave(
-        &self,
-        session: &mut Session,
-        topic: &Topic,
-        topics: &mut Topics,
-    ) -> Result<(), RedisError> {
-        match topic {
-            Topic::Released(channel) => {
-                let leave = session.connection.unsubscribe(&**channel);
-                tolerate(self.bounded(leave).await)
-            }
-            Topic::Grants(tag) => {
-                topics.missing.remove(tag);
-                if session.publish == Publish::Plain {
-                    return Ok(());
-                }
-                let channel = self.prefix.shard_inbox(&self.instance, *tag);
-                let mut leave = Cmd::new();
-                leave.arg("SUNSUBSCRIBE").arg(&channel);
-                let left = session.connection.send_packed_command(&leave);
-                match self.bounded(left).await? {
-                    // Nobody is heard there any more, then.
-                    Value::ServerError(_) => Ok(()),
-                    answer if is_about(&answer, &PushKind::SUnsubscribe, &channel) => Ok(()),
-                    _ => Err(out_of_step()),
-                }
-            }
-        }
-    }
-
-    async fn join_all(
-        &self,
-        session: &mut Session,
-        new: &[Topic],
-        topics: &mut Topics,
-    ) -> Result<(), RedisError> {
-        let mut tags = Vec::new();
-        for topic in new {
-            match topic {
-                Topic::Released(channel) => self.join(&mut session.connection, channel).await?,
-                Topic::Grants(tag) if session.publish == Publish::Sharded => tags.push(*tag),
-                // Told on the one channel, which is confirmed.
-                Topic::Grants(tag) => self.tell(Inbox::Heard {
-                    tag: *tag,
-                    listening: true,
-                }),
-            }
-        }
-        for tags in tags.chunks(BATCH) {
-            self.join_tags(session, tags, topics).await?;
-        }
-        Ok(())
-    }
-
-    /// Joins the channels of some tags: a command for each, since one command is for one slot.
-    async fn join_tags(
-        &self,
-        session: &mut Session,
-        tags: &[Tag],
-        topics: &mut Topics,
-    ) -> Result<(), RedisError> {
-        let channel = |tag: &Tag| self.prefix.shard_inbox(&self.instance, *tag);
-        let mut pipeline = Pipeline::with_capacity(tags.len());
-        for tag in tags {
-            pipeline.cmd("SSUBSCRIBE").arg(channel(tag));
-        }
-        let joining = session
-            .connection
-            .send_packed_commands(&pipeline, 0, tags.len());
-        let answers = self.bounded(joining).await?;
-        for (tag, answer) in tags.iter().zip(answers) {
-            match answer {
-                Value::ServerError(error) => {
-                    topics.missing.insert(*tag);
-                    if let Some(redirect) = Redirect::of(&error) {
-                        self.tell(Inbox::Moved(redirect));
-                    } else if forbids(&error.clone().into()) {
-                        return Err(error.into());
-                    }
-                }
-                answer if is_about(&answer, &PushKind::SSubscribe, &channel(tag)) => {
-                    topics.missing.remove(tag);
-                    self.tell(Inbox::Heard {
-                        tag: *tag,
-                        listening: true,
-                    });
-                }
-                _ => return Err(out_of_step()),
-            }
-        }
-        Ok(())
-    }
-
-    /// Returns when the server has confirmed.
-    async fn subscribe(
-        &self,
-        connection: &mut MultiplexedConnection,
-        channel: &str,
-    ) -> Result<(), RedisError> {
-        self.bounded(connection.subscribe(channel)).await
-    }
-
-    /// Listens to another client's channel too, if the server allows it: without it, its key is
-    /// asked for by a timer.
-    async fn join(
-        &self,
-        connection: &mut MultiplexedConnection,
-        channel: &str,
-    ) -> Result<(), RedisError> {
-        tolerate(self.subscribe(connection, channel).await)
-    }
-
-    async fn bounded<T>(
-        &self,
-        work: impl Future<Output = Result<T, RedisError>>,
-    ) -> Result<T, RedisError> {
-        let late = || RedisError::from(std::io::Error::from(std::io::ErrorKind::TimedOut));
-        timeout(self.settings.command_timeout, work)
-            .await
-            .unwrap_or_else(|_| Err(late()))
-    }
-}
-
-/// Whether an answer confirms what was asked for `channel`. What a server says by itself of a
-/// channel whose slot has moved is taken by the client for the answer to whatever was asked last;
-/// all that follows is then one answer late.
-fn is_about(answer: &Value, kind: &PushKind, channel: &str) -> bool {
-    match answer {
-        Value::Push { kind: said, data } => {
-            said == kind
-                && matches!(data.first(), Some(Value::BulkString(about)) if about == channel.as_bytes())
-        }
-        _ => false,
-    }
-}
-
-fn out_of_step() -> RedisError {
-    let what = "an answer to something else";
-    (redis::ErrorKind::UnexpectedReturnType, what).into()
 }
 
 /// The driver is gone.
@@ -450,20 +276,6 @@ impl Broken {
             error,
             was_up: true,
         }
-    }
-}
-
-/// One channel that is forbidden is no reason to give up the others.
-fn tolerate(result: Result<(), RedisError>) -> Result<(), RedisError> {
-    match result {
-        Err(error) if forbids(&error) => {
-            tracing::debug!(
-                code = error.code(),
-                "a channel for releases by other clients is forbidden"
-            );
-            Ok(())
-        }
-        other => other,
     }
 }
 
