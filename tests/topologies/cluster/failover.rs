@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant};
 
+use portcullis::Portcullis;
 use redis::Value;
 
 use crate::cluster::{Load, names, patient};
@@ -22,28 +23,29 @@ async fn who_waits_is_served_soon_after_a_crashed_master_was_replaced() {
 #[tokio::test]
 #[ignore = "it starts a cluster"]
 async fn who_waits_is_served_soon_after_a_hanging_master_was_replaced() {
-    let cluster = replaced(|cluster, node| cluster.nodes[node].freeze()).await;
+    let (cluster, gates) = replaced(|cluster, node| cluster.nodes[node].freeze()).await;
     // It wakes up, believes that it is a master for a moment, and convinces nobody.
-    let gates = [patient(&cluster), patient(&cluster)];
     let load = Load::start(&gates, &names());
     cluster.nodes[0].thaw();
     wait_for("it has become a replica", LIMIT, async || {
         role(&cluster, 0).await == "slave"
     })
     .await;
-    let before = load.visits();
+    let (before, calls) = (load.visits(), cluster.nodes[0].script_calls().await);
     wait_for("all gates are used", LIMIT, async || {
         load.visits()
             .iter()
             .zip(&before)
-            .all(|(now, before)| now > before)
+            .all(|(now, before)| *now > before + 5)
     })
     .await;
     load.end().await;
+    let asked = cluster.nodes[0].script_calls().await - calls;
+    assert_eq!(asked, 0, "who was replaced is asked for nothing");
 }
 
 /// Takes the first master away under load, and judges what follows.
-async fn replaced(away: impl Fn(&Cluster, usize)) -> Cluster {
+async fn replaced(away: impl Fn(&Cluster, usize)) -> (Cluster, [Portcullis; 2]) {
     let cluster = Cluster::start(3, 1).await;
     let gates = [patient(&cluster), patient(&cluster)];
     let load = Load::start(&gates, &names());
@@ -68,14 +70,11 @@ async fn replaced(away: impl Fn(&Cluster, usize)) -> Cluster {
     eprintln!("served {took:?} after the failover");
     assert!(took < SOON, "served {took:?} after the failover");
     load.end().await;
-    for gates in gates {
-        gates.shutdown(Duration::from_secs(5)).await;
-    }
     for node in 1..=3 {
         let mut connection = cluster.nodes[node].connection();
         assert_eq!(immortal(&mut connection), [""; 0]);
     }
-    cluster
+    (cluster, gates)
 }
 
 async fn role(cluster: &Cluster, node: usize) -> String {

@@ -1,9 +1,9 @@
 //! Who waits is told, whichever master the gate is on.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::cluster::{lock, names, patient};
-use crate::common::{LIMIT, promptly, queue, served, take, until_waiting};
+use crate::common::{LIMIT, PROMPT, give_back, promptly, queue, served, take, until_waiting};
 use crate::support::{Cluster, wait_for};
 
 #[tokio::test]
@@ -12,11 +12,20 @@ async fn a_release_hands_over_promptly_on_every_master() {
     let cluster = Cluster::start(3, 0).await;
     let (one, other) = (patient(&cluster), patient(&cluster));
     for name in names() {
-        let guard = take(&lock(&one, &name)).await;
-        let waiter = queue(&lock(&other, &name));
-        until_waiting(&lock(&one, &name), 1).await;
-        drop(guard);
-        drop(served(waiter).await);
+        // All of them together: one alone may be found by the next question, which is asked within
+        // a second.
+        let mut took = Duration::ZERO;
+        for _ in 0..10 {
+            let guard = take(&lock(&one, &name)).await;
+            let waiter = queue(&lock(&other, &name));
+            until_waiting(&lock(&one, &name), 1).await;
+            let released = Instant::now();
+            drop(guard);
+            let guard = served(waiter).await;
+            took += released.elapsed();
+            give_back(guard).await;
+        }
+        assert!(took < PROMPT, "ten releases were told of in {took:?}");
     }
 }
 
