@@ -80,7 +80,7 @@ async fn a_quota_is_counted_by_whoever_has_its_key_while_a_slot_moves() {
     let cluster = Cluster::start(3, 0).await;
     let gates = patient(&cluster);
     let limiter = gates
-        .rate_limiter("api", Quota::per_hour(2_000))
+        .rate_limiter("api", Quota::per_day(2_000))
         .expect("a valid quota");
     let check = async || {
         tokio::time::sleep(Duration::from_millis(5)).await;
