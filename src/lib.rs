@@ -14,6 +14,7 @@
 //!
 //! - `axum`: [`Held`] as an extractor, and keys from what axum knows of a request.
 //! - `cluster`: gates on a Redis or Valkey cluster (`Builder::cluster`, `redis+cluster://`).
+//! - `tls`: `rediss://` addresses, and whom to trust there (`Tls`).
 //! - `tonic`: gRPC statuses for those who are not let through.
 //! - `test-util`: gates in memory for the tests of those who use them (`test_util`).
 
@@ -37,6 +38,8 @@ mod snapshot;
 #[cfg(feature = "test-util")]
 pub mod test_util;
 mod time;
+#[cfg(feature = "tls")]
+mod tls;
 mod token;
 
 pub use deadpool_redis;
@@ -53,6 +56,8 @@ pub use self::mutex::{Mutex, MutexGuard};
 pub use self::portcullis::{Builder, Portcullis};
 pub use self::rate_limit::{Quota, QuotaReport, QuotaStatus, Quotas, RateLimiter};
 pub use self::semaphore::{Semaphore, SemaphorePermit};
+#[cfg(feature = "tls")]
+pub use self::tls::Tls;
 pub use self::token::FencingToken;
 
 #[cfg(doctest)]

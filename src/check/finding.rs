@@ -93,6 +93,15 @@ pub enum Finding {
         /// How many.
         replicas: u32,
     },
+    /// Fewer replicas are in reach than have to acknowledge each lease: see
+    /// [`Builder::min_replicas`](crate::Builder::min_replicas).
+    #[non_exhaustive]
+    TooFewReplicas {
+        /// How many are.
+        online: u32,
+        /// How many have to.
+        least: u32,
+    },
     /// It is slow to answer, as measured by the handle's `command_timeout`.
     #[non_exhaustive]
     Slow {
@@ -137,6 +146,7 @@ impl Finding {
             Self::Evicts { .. }
             | Self::NotDurable { .. }
             | Self::UnconfirmedWrites { .. }
+            | Self::TooFewReplicas { .. }
             | Self::Slow { .. }
             | Self::NoSubscriber
             | Self::SubscriberFails { .. }
@@ -211,8 +221,13 @@ impl fmt::Display for Finding {
                  appendonly yes",
             ),
             Self::UnconfirmedWrites { .. } => f.write_str(
-                "a failover to a replica may forget what was held, and give it anew; set \
-                 min-replicas-to-write 1",
+                "a failover to a replica may forget what was held, and give it anew; take \
+                 `min_replicas`, or set min-replicas-to-write 1",
+            ),
+            Self::TooFewReplicas { online, least } => write!(
+                f,
+                "{online} of the {least} replicas are in reach that have to acknowledge each lease \
+                 (min_replicas), so all are refused; see why they are not connected"
             ),
             Self::Slow {
                 round_trip,

@@ -38,6 +38,10 @@ fn findings() -> Vec<Finding> {
             policy: "allkeys-lru".to_owned(),
         },
         Finding::UnconfirmedWrites { replicas: 2 },
+        Finding::TooFewReplicas {
+            online: 0,
+            least: 1,
+        },
         Finding::Slow {
             round_trip: Duration::from_micros(150_900),
             command_timeout: Duration::from_millis(500),

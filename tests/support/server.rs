@@ -20,6 +20,9 @@ const READY: Duration = Duration::from_secs(20);
 /// How long one command may take.
 const COMMAND: Duration = Duration::from_secs(10);
 
+/// As the value of an option: a port that is free.
+pub(crate) const FREE_PORT: &str = "<a free port>";
+
 /// A running redis-server without persistence, with a port and a folder of its own. Killed when
 /// dropped.
 #[derive(Debug)]
@@ -53,6 +56,43 @@ impl Server {
         Self::launch_at(free_pair_of_ports, options, None)
     }
 
+    /// Starts one that may have replicas, which are not kept waiting for others to join them.
+    pub(crate) fn start_master() -> Self {
+        Self::start_with(&["--repl-diskless-sync-delay", "0"])
+    }
+
+    /// Starts a replica of `master`, and waits until it has caught up, and its master knows that.
+    pub(crate) fn start_replica(master: &Self) -> Self {
+        let port = master.port.to_string();
+        let replica = Self::start_with(&["--replicaof", "127.0.0.1", &port]);
+        replica.until_told("master_link_status:up");
+        master.until_told(&format!("port={},state=online", replica.port));
+        replica
+    }
+
+    /// Waits until this server says so of its replication.
+    fn until_told(&self, words: &str) {
+        let mut connection = self.connection();
+        let begun = Instant::now();
+        loop {
+            let mut info = redis::cmd("INFO");
+            let info: String = info
+                .arg("replication")
+                .query(&mut connection)
+                .expect("INFO answers with text");
+            if info.contains(words) {
+                return;
+            }
+            assert!(begun.elapsed() < READY, "it does not follow: {info}");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    /// Cuts its replicas off; those that live connect again.
+    pub(crate) async fn cut_replicas_off(&self) {
+        self.command(&["CLIENT", "KILL", "TYPE", "replica"]).await;
+    }
+
     fn launch(options: &[&str], clock: Option<FakeClock>) -> Self {
         Self::launch_at(free_port, options, clock)
     }
@@ -63,10 +103,14 @@ impl Server {
         let folder =
             std::env::temp_dir().join(format!("portcullis-test-{}-{number}", std::process::id()));
         fs::create_dir_all(&folder).expect("the temporary folder can be written");
-        let options: Vec<String> = options.iter().map(|&option| option.to_owned()).collect();
         // Somebody else may take the port between the look and the start: then try another.
         for _ in 0..10 {
             let port = free_port();
+            let chosen = |&option: &&str| match option {
+                FREE_PORT => free_port().to_string(),
+                other => other.to_owned(),
+            };
+            let options: Vec<String> = options.iter().map(chosen).collect();
             if let Ok(child) = launch(port, &folder, &options, clock.as_ref()) {
                 return Self {
                     child: Mutex::new(child),
@@ -83,6 +127,14 @@ impl Server {
 
     pub(crate) const fn port(&self) -> u16 {
         self.port
+    }
+
+    /// The value of an option that it was started with.
+    #[track_caller]
+    pub(crate) fn option(&self, name: &str) -> &str {
+        let at = self.options.iter().position(|option| option == name);
+        let value = at.and_then(|at| self.options.get(at + 1));
+        value.expect("it was started with this option")
     }
 
     pub(crate) fn url(&self) -> String {

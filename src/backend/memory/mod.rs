@@ -78,9 +78,10 @@ impl Memory {
     pub(crate) fn expire(self: &Arc<Self>, gate: &str) -> usize {
         let sites = self.sites.all();
         let of_gate = sites.iter().filter(|site| &**site.gate() == gate);
+        let now = self.clock.now();
         let mut all_news = News::default();
         let expire = |site: &Arc<Site>| {
-            let (count, news) = site.change_untold(self, |ledger, news| ledger.expire(news));
+            let (count, news) = site.change_untold(self, |ledger, news| ledger.expire(now, news));
             all_news.append(news);
             count
         };

@@ -73,6 +73,8 @@ pub(super) struct Renew {
     pub(super) kind: Kind,
     /// Whether this process has waiters under this tag.
     pub(super) waits: bool,
+    /// Whether replicas have to have it before it counts: it takes the connection for that.
+    pub(super) acknowledged: bool,
     pub(super) leases: Vec<Extend>,
 }
 
@@ -111,6 +113,11 @@ impl Call {
             Body::Take(take) => take.subject.tag,
             Body::Unbook(unbook) => unbook.subject.tag,
         }
+    }
+
+    /// Whether replicas have to have what it leaves.
+    pub(super) const fn is_acknowledged(&self) -> bool {
+        matches!(&self.body, Body::Renew(renew) if renew.acknowledged)
     }
 
     pub(super) fn script(&self, publish: Publish) -> &'static Script {
@@ -255,7 +262,7 @@ fn gate_keys(cmd: &mut Cmd, resource: &Resource, shared: &Shared) {
 }
 
 /// Whole milliseconds, at least one: the scripts take no zero for a duration that is not nothing.
-fn millis(duration: Duration) -> u64 {
+pub(super) fn millis(duration: Duration) -> u64 {
     if duration.is_zero() {
         0
     } else {

@@ -425,7 +425,15 @@ impl Survey {
         {
             self.find(Finding::Evicts { policy });
         }
-        if let Some(replicas @ 1..) = self.server.replicas
+        if let Some(replicas) = self.inspector.settings.replicas {
+            if let Some(online) = info.replicas_online()
+                && self.server.role != Some(Role::Replica)
+                && online < replicas.least
+            {
+                let least = replicas.least;
+                self.find(Finding::TooFewReplicas { online, least });
+            }
+        } else if let Some(replicas @ 1..) = self.server.replicas
             && !info.waits_for_replicas()
         {
             self.find(Finding::UnconfirmedWrites { replicas });

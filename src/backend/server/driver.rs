@@ -2,6 +2,7 @@
 //! back.
 
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use redis::{Pipeline, RedisError, Value};
@@ -10,6 +11,7 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::time::{sleep, timeout};
 
 use super::Settings;
+use super::acknowledger::Acknowledger;
 use super::call::{Call, Names};
 use super::cluster::Cluster;
 use super::cluster::redirect::{Address, Redirect};
@@ -63,6 +65,11 @@ pub(super) enum Event {
         from: Address,
         result: Result<View, RedisError>,
     },
+    /// So many replicas have what these calls left, where the server has answered them.
+    Acknowledged {
+        said: Vec<(Call, Result<Value, Failure>)>,
+        replicas: u32,
+    },
 }
 
 /// How requests are sent.
@@ -88,6 +95,10 @@ pub(super) struct Driver {
     pub(super) cluster: Option<Cluster>,
     pub(super) generation: u64,
     inbox: Option<UnboundedSender<Channel>>,
+    /// Takes what replicas have to acknowledge.
+    pub(super) acknowledger: Option<UnboundedSender<Call>>,
+    /// Whether it is to take a fresh connection.
+    pub(super) stale: Arc<AtomicBool>,
     pub(super) events: UnboundedSender<Event>,
     /// Set when nobody is left who could ask or be told anything: then the rest is given up.
     pub(super) last: Option<Instant>,
@@ -96,6 +107,7 @@ pub(super) struct Driver {
     pub(super) probe_at: Instant,
     pub(super) warned_eviction: bool,
     warned_channels: bool,
+    few_replicas: bool,
     /// Of the subscription, since it was last up.
     pub(super) warned_inbox: bool,
 }
@@ -128,12 +140,15 @@ impl Driver {
             cluster,
             generation: 0,
             inbox: None,
+            acknowledger: None,
+            stale: Arc::default(),
             events,
             last: None,
             weather: Weather::new(),
             probe_at: Instant::FAR,
             warned_eviction: false,
             warned_channels: false,
+            few_replicas: false,
             warned_inbox: false,
         };
         (driver, receiver)
@@ -193,7 +208,7 @@ impl Driver {
             self.report(now);
             if self
                 .last
-                .is_some_and(|last| self.core.is_idle() || now >= last)
+                .is_some_and(|last| self.core.is_idle(now) || now >= last)
             {
                 return;
             }
@@ -242,6 +257,32 @@ impl Driver {
             } => self.probed(now, link, generation, result),
             Event::Inbox { id, inbox } => self.inbox_event(now, id, inbox),
             Event::Viewed { from, result } => self.viewed(now, &from, result),
+            Event::Acknowledged { said, replicas } => {
+                let renewed = said.iter().any(|(_, result)| result.is_ok());
+                self.tell_of_replicas(renewed, replicas);
+                for (call, result) in said {
+                    self.core.acknowledged(now, call, result, replicas);
+                }
+            }
+        }
+    }
+
+    /// Tells once that too few acknowledge, and once that enough do again.
+    fn tell_of_replicas(&mut self, renewed: bool, replicas: u32) {
+        let least = self.settings.replicas.map_or(0, |replicas| replicas.least);
+        let few = replicas < least;
+        if !renewed || few == self.few_replicas {
+            return;
+        }
+        self.few_replicas = few;
+        if few {
+            tracing::warn!(
+                replicas,
+                least,
+                "too few replicas acknowledge leases; they are refused until enough do"
+            );
+        } else {
+            tracing::info!(replicas, "enough replicas acknowledge leases again");
         }
     }
 
@@ -444,6 +485,11 @@ impl Driver {
             }
             let mut sorted: Vec<Vec<Call>> = self.links.iter().map(|_| Vec::new()).collect();
             for call in calls {
+                if let (true, Some(acknowledger)) = (call.is_acknowledged(), &self.acknowledger) {
+                    // Fails if that has panicked; then the time that is set for it runs out.
+                    let _ = acknowledger.send(call);
+                    continue;
+                }
                 sorted[self.core.link_of(call.tag())].push(call);
             }
             for (link, calls) in sorted.into_iter().enumerate() {
@@ -456,6 +502,25 @@ impl Driver {
                 }
             }
         }
+    }
+
+    pub(super) fn start_acknowledger(&mut self) {
+        let Some(replicas) = self.settings.replicas else {
+            return;
+        };
+        let (sender, calls) = unbounded_channel();
+        self.acknowledger = Some(sender);
+        let acknowledger = Acknowledger {
+            origin: Arc::clone(&self.origin),
+            settings: self.settings.clone(),
+            replicas,
+            prefix: self.prefix.clone(),
+            instance: self.instance,
+            calls,
+            events: self.events.clone(),
+            stale: Arc::clone(&self.stale),
+        };
+        tokio::spawn(acknowledger.run());
     }
 
     fn start_inbox(&mut self) {

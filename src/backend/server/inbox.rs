@@ -11,13 +11,11 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use redis::aio::MultiplexedConnection;
-use redis::{AsyncConnectionConfig, Cmd, PushInfo, PushKind, RedisError, Value};
+use redis::{AsyncConnectionConfig, Cmd, Msg, PushInfo, PushKind, RedisError, Value};
 use tokio::sync::Notify;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::time::sleep;
 
-use self::channels::out_of_step;
 use super::backoff::Backoff;
 use super::cluster::redirect::Redirect;
 use super::core::{Channel, Topic};
@@ -25,6 +23,7 @@ use super::driver::Event;
 use super::origin::Origin;
 use super::reply::Failure;
 use super::script::Publish;
+use super::subscription::Subscription;
 use super::{Settings, link};
 use crate::error::BackendErrorKind;
 use crate::key::{Prefix, Tag};
@@ -101,7 +100,7 @@ impl Topics {
 
 /// A connection that is up.
 struct Session {
-    connection: MultiplexedConnection,
+    subscription: Subscription,
     publish: Publish,
 }
 
@@ -160,12 +159,8 @@ impl Listener {
 
     /// Listens until the connection fails or the driver is gone.
     async fn listen(&mut self, topics: &mut Topics) -> Result<Gone, Broken> {
-        let cut = Arc::new(Notify::new());
         let (lost, mut losses) = unbounded_channel();
-        let mut session = self
-            .begin(Arc::clone(&cut), lost)
-            .await
-            .map_err(Broken::down)?;
+        let mut session = self.begin(lost).await.map_err(Broken::down)?;
         // Before the channels of others: they may be many, and no grant waits for them.
         self.tell(Inbox::Up);
         let all: Vec<Topic> = topics.joined.iter().cloned().collect();
@@ -174,7 +169,7 @@ impl Listener {
             .map_err(Broken::up)?;
         loop {
             tokio::select! {
-                () = cut.notified() => return Err(Broken::up(std::io::Error::from(std::io::ErrorKind::BrokenPipe).into())),
+                () = session.subscription.ended() => return Err(Broken::up(std::io::Error::from(std::io::ErrorKind::BrokenPipe).into())),
                 change = self.changes.recv() => {
                     let Some(change) = change else { return Ok(Gone) };
                     let mut changes = vec![change];
@@ -189,48 +184,54 @@ impl Listener {
                     self.join_all(&mut session, &missing, topics).await.map_err(Broken::up)?;
                 }
                 () = sleep(HEALTH) => {
-                    let mut ping = Cmd::new();
-                    ping.arg("PING");
-                    let answer = self.bounded(session.connection.send_packed_command(&ping)).await;
-                    if let Value::Push { .. } = answer.map_err(Broken::up)? {
-                        return Err(Broken::up(out_of_step()));
-                    }
+                    session.subscription.ping().await.map_err(Broken::up)?;
                 }
             }
         }
     }
 
     /// Opens a connection, and has this process' one channel confirmed, where it has one.
-    async fn begin(
-        &self,
-        cut: Arc<Notify>,
-        lost: UnboundedSender<String>,
-    ) -> Result<Session, RedisError> {
-        let mut connection = self.open(cut, lost).await?;
-        let mut publish = Publish::Plain;
+    async fn begin(&self, lost: UnboundedSender<String>) -> Result<Session, RedisError> {
+        let (mut subscription, mut publish) = if self.in_cluster {
+            (self.open_to_slots(lost).await?, Publish::Sharded)
+        } else {
+            (self.open().await?, Publish::Plain)
+        };
         if self.in_cluster {
             let mut info = Cmd::new();
             info.arg("INFO").arg("server");
-            let info = self.bounded(connection.send_packed_command(&info)).await?;
-            publish = link::publishes(&info);
+            publish = link::publishes(&subscription.ask_one(&info).await?);
         }
         if publish == Publish::Plain {
             let channel = self.prefix.inbox(&self.instance);
-            self.subscribe(&mut connection, &channel).await?;
+            subscription.subscribe(&channel).await?;
         }
         Ok(Session {
-            connection,
+            subscription,
             publish,
         })
     }
 
-    async fn open(
-        &self,
-        cut: Arc<Notify>,
-        lost: UnboundedSender<String>,
-    ) -> Result<MultiplexedConnection, RedisError> {
+    async fn open(&self) -> Result<Subscription, RedisError> {
         let (events, id) = (self.events.clone(), self.id);
         // Straight to the driver: a grant has one hop less to make.
+        let deliver = move |message: Msg| {
+            let inbox = Inbox::Message {
+                channel: message.get_channel_name().to_owned(),
+                text: message.get_payload_bytes().to_vec(),
+            };
+            let _ = events.send(Event::Inbox { id, inbox });
+        };
+        self.origin.listen(&self.settings, deliver).await
+    }
+
+    async fn open_to_slots(
+        &self,
+        lost: UnboundedSender<String>,
+    ) -> Result<Subscription, RedisError> {
+        let (events, id) = (self.events.clone(), self.id);
+        let cut = Arc::new(Notify::new());
+        let told = Arc::clone(&cut);
         let receive = move |info: PushInfo| -> Result<(), ()> {
             match (info.kind, info.data.as_slice()) {
                 (
@@ -245,13 +246,14 @@ impl Listener {
                 (PushKind::SUnsubscribe, [Value::BulkString(channel), ..]) => {
                     let _ = lost.send(String::from_utf8_lossy(channel).into_owned());
                 }
-                (PushKind::Disconnection, _) => cut.notify_one(),
+                (PushKind::Disconnection, _) => told.notify_one(),
                 _ => {}
             }
             Ok(())
         };
         let config = AsyncConnectionConfig::new().set_push_sender(receive);
-        self.origin.listen(&self.settings, config).await
+        let opened = self.origin.listen_to_slots(&self.settings, config).await?;
+        Ok(Subscription::to_slots(opened, cut, &self.settings))
     }
 }
 

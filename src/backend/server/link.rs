@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use redis::aio::MultiplexedConnection;
+use redis::aio::{MultiplexedConnection, PubSub};
 use redis::io::tcp::socket2::TcpKeepalive;
 use redis::{
     AsyncConnectionConfig, Client, Cmd, ConnectionInfo, ErrorKind, Pipeline, RedisError,
@@ -13,7 +13,7 @@ use tokio::time::timeout;
 
 use super::Settings;
 use super::origin::Origin;
-use super::reply::{self, Failure};
+use super::reply::{self, Failure, failure};
 use super::script::{Publish, Script};
 
 /// The system asks over a connection that has been quiet for so long whether the other side is
@@ -165,25 +165,59 @@ pub(super) fn scripts(publish: Publish) -> Pipeline {
     scripts
 }
 
-/// A connection of our own: small requests must not wait for the acknowledgement of earlier ones.
-pub(super) async fn open(
-    info: ConnectionInfo,
-    settings: &Settings,
-    config: AsyncConnectionConfig,
-) -> Result<MultiplexedConnection, RedisError> {
+/// What connects to a server, with our settings of its socket: small requests must not wait for the
+/// acknowledgement of earlier ones.
+fn client(info: ConnectionInfo) -> Result<Client, RedisError> {
     let mut tcp = info.tcp_settings().clone().set_nodelay(true);
     if tcp.keepalive().is_none() {
         tcp = tcp.set_keepalive(WATCH.with_time(QUIET).with_interval(QUIET / 2));
     }
-    let client = Client::open(info.set_tcp_settings(tcp))?;
-    // Each batch has a timer of its own, so none is needed for each command.
+    Client::open(info.set_tcp_settings(tcp))
+}
+
+/// A connection of our own, for commands.
+pub(super) async fn open(
+    info: ConnectionInfo,
+    settings: &Settings,
+) -> Result<MultiplexedConnection, RedisError> {
+    open_with(info, settings, AsyncConnectionConfig::new()).await
+}
+
+/// The same, with what a client has to be told beforehand.
+pub(super) async fn open_with(
+    info: ConnectionInfo,
+    settings: &Settings,
+    config: AsyncConnectionConfig,
+) -> Result<MultiplexedConnection, RedisError> {
+    let client = client(info)?;
+    // Each batch has a timer of its own, so none is needed for each command; and this attempt has
+    // one, too.
     let config = config
-        .set_connection_timeout(Some(settings.connect_timeout))
+        .set_connection_timeout(None)
         .set_response_timeout(None);
     let opening = client.get_multiplexed_async_connection_with_config(&config);
-    timeout(settings.connect_timeout, opening)
-        .await
-        .map_err(|_| timed_out())?
+    opened(client.get_connection_info(), settings, opening).await
+}
+
+/// A connection of our own, to listen.
+pub(super) async fn open_to_listen(
+    info: ConnectionInfo,
+    settings: &Settings,
+) -> Result<PubSub, RedisError> {
+    let client = client(info)?;
+    let opening = client.get_async_pubsub();
+    opened(client.get_connection_info(), settings, opening).await
+}
+
+/// Waits for a connection, and says more of why there is none than the system does.
+async fn opened<T>(
+    info: &ConnectionInfo,
+    settings: &Settings,
+    opening: impl Future<Output = Result<T, RedisError>>,
+) -> Result<T, RedisError> {
+    let opened = timeout(settings.connect_timeout, opening).await;
+    let opened = opened.unwrap_or_else(|_| Err(timed_out()));
+    opened.map_err(|error| failure::suspect(error, info.addr()))
 }
 
 pub(super) fn timed_out() -> RedisError {

@@ -2,6 +2,7 @@
 //! tried while they serve nothing.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use redis::RedisError;
@@ -73,6 +74,9 @@ impl Driver {
     }
 
     pub(super) fn connect_all(&mut self, now: Instant) {
+        if self.acknowledger.is_none() {
+            self.start_acknowledger();
+        }
         if self.cluster.is_some() {
             self.begin_to_look(now);
             return;
@@ -220,6 +224,9 @@ impl Driver {
         }
         self.core.time_seen(link, fresh.us, now);
         self.generation += 1;
+        if self.generation > self.links.len() as u64 {
+            self.stale.store(true, Ordering::Relaxed);
+        }
         let attempts = self.attempts(link);
         self.links[link] = Link::Up {
             connection: fresh.connection,

@@ -5,6 +5,7 @@
 //! has ended, a blocked worker delays no renewal, and a handle can be shared by many short-lived
 //! runtimes. Callers talk to it through a channel that never blocks.
 
+mod acknowledger;
 mod advice;
 mod backoff;
 mod call;
@@ -19,6 +20,7 @@ mod links;
 mod origin;
 mod reply;
 mod script;
+mod subscription;
 mod weather;
 
 use std::fmt;
@@ -53,8 +55,17 @@ pub(crate) struct Settings {
     pub(crate) command_timeout: Duration,
     pub(crate) connect_timeout: Duration,
     pub(crate) admission_budget: Duration,
+    pub(crate) replicas: Option<Replicas>,
     /// Whether somebody else brings the scripts to the server.
     pub(crate) preloaded: bool,
+}
+
+/// How many replicas have to have a grant before it counts.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Replicas {
+    pub(crate) least: u32,
+    /// How long they have to acknowledge it.
+    pub(crate) patience: Duration,
 }
 
 impl Default for Settings {
@@ -64,6 +75,7 @@ impl Default for Settings {
             command_timeout: Duration::from_millis(500),
             connect_timeout: Duration::from_secs(1),
             admission_budget: Duration::from_millis(100),
+            replicas: None,
             preloaded: false,
         }
     }
@@ -92,6 +104,21 @@ impl Settings {
                 ));
             }
         }
+        let Some(replicas) = &self.replicas else {
+            return Ok(());
+        };
+        if !(1..=16).contains(&replicas.least) {
+            let field = "min_replicas";
+            return Err(ConfigError::out_of_range(field, replicas.least, "1 to 16"));
+        }
+        let patience = Duration::from_millis(1)..=Duration::from_secs(60);
+        if !patience.contains(&replicas.patience) {
+            return Err(ConfigError::out_of_range(
+                "the timeout of min_replicas",
+                format!("{:?}", replicas.patience),
+                "1 ms to 60 s",
+            ));
+        }
         Ok(())
     }
 }
@@ -110,6 +137,11 @@ impl ServerBackend {
         settings: Settings,
     ) -> Result<Arc<dyn Backend>, ConfigError> {
         settings.check()?;
+        if origin.seeds().is_some() && settings.replicas.is_some() {
+            let problem = "it is not known to a cluster yet; let the masters insist on their \
+                           replicas, by min-replicas-to-write";
+            return Err(ConfigError::new("min_replicas", problem));
+        }
         let instance = Instance::draw()?;
         let (commands, receiver) = unbounded_channel();
         let (looks, ordered) = unbounded_channel();

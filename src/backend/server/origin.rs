@@ -7,14 +7,15 @@ use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
 use redis::{
-    AsyncConnectionConfig, ConnectionInfo, ErrorKind, IntoConnectionInfo, ProtocolVersion,
+    AsyncConnectionConfig, ConnectionInfo, ErrorKind, IntoConnectionInfo, Msg, ProtocolVersion,
     RedisError,
 };
 use tokio::time::timeout;
 
 use super::Settings;
 use super::cluster::seeds::Seeds;
-use super::link::{open, timed_out};
+use super::link::{open, open_to_listen, open_with, timed_out};
+use super::subscription::Subscription;
 use crate::error::ConfigError;
 
 /// Where commands go.
@@ -78,9 +79,7 @@ impl Origin {
         settings: &Settings,
     ) -> Result<MultiplexedConnection, RedisError> {
         match &self.source {
-            Source::Server(info) => {
-                open((**info).clone(), settings, AsyncConnectionConfig::new()).await
-            }
+            Source::Server(info) => open((**info).clone(), settings).await,
             Source::Pool(pool) => detach(pool.clone(), settings.connect_timeout).await,
             Source::Cluster(_) => Err(no_one_server()),
         }
@@ -91,12 +90,12 @@ impl Origin {
         self.subscriber.is_some() || matches!(self.source, Source::Server(_))
     }
 
-    /// Opens a connection that receives pushes, as `config` says.
+    /// Opens a connection to listen, over which `deliver` is given each message.
     pub(super) async fn listen(
         &self,
         settings: &Settings,
-        config: AsyncConnectionConfig,
-    ) -> Result<MultiplexedConnection, RedisError> {
+        deliver: impl Fn(Msg) + Send + 'static,
+    ) -> Result<Subscription, RedisError> {
         let info = match (&self.subscriber, &self.source) {
             (Some(info), _) | (None, Source::Server(info)) => (**info).clone(),
             (None, Source::Pool(_)) => {
@@ -104,9 +103,26 @@ impl Origin {
             }
             (None, Source::Cluster(_)) => return Err(no_one_server()),
         };
+        let opened = open_to_listen(info, settings).await?;
+        Ok(Subscription::new(opened, settings, deliver))
+    }
+}
+
+impl Origin {
+    /// Opens a connection on which channels of slots can be listened to, which is a matter of RESP3;
+    /// what is heard is given to whom `config` names.
+    pub(super) async fn listen_to_slots(
+        &self,
+        settings: &Settings,
+        config: AsyncConnectionConfig,
+    ) -> Result<MultiplexedConnection, RedisError> {
+        let Source::Server(info) = &self.source else {
+            return Err(no_one_server());
+        };
         let redis = info.redis_settings().clone();
         let redis = redis.set_protocol(ProtocolVersion::RESP3);
-        open(info.set_redis_settings(redis), settings, config).await
+        let info = (**info).clone().set_redis_settings(redis);
+        open_with(info, settings, config).await
     }
 }
 

@@ -71,6 +71,16 @@ impl<'a> Info<'a> {
         self.field("min_slaves_good_slaves").is_some()
     }
 
+    /// How many replicas are up to date, or nearly so; `None` if it does not tell of replicas.
+    pub(super) fn replicas_online(&self) -> Option<u32> {
+        let count: u32 = self.number("connected_slaves")?;
+        let is_online = |number: &u32| {
+            let replica = self.field(&format!("slave{number}"));
+            replica.is_some_and(|replica| replica.contains("state=online"))
+        };
+        u32::try_from((0..count).filter(is_online).count()).ok()
+    }
+
     /// The version, if it is too old. Every Valkey is new enough.
     pub(super) fn too_old(&self) -> Option<String> {
         if self.field("valkey_version").is_some() {

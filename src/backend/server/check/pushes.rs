@@ -1,14 +1,13 @@
 //! The way of a push: subscribed to where the handle listens, published where it commands.
 
-use std::time::Duration;
+use std::sync::Arc;
 
-use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, RedisError, ServerError, Value};
-use tokio::time::timeout;
 
 use super::{Outcome, Survey};
 use crate::backend::server::reply::failure::Trouble;
 use crate::backend::server::script::Publish;
+use crate::backend::server::subscription::Subscription;
 use crate::check::{Finding, Severity};
 use crate::error::BackendError;
 
@@ -28,16 +27,12 @@ impl Survey {
         let mut listens = false;
         if let Some(connection) = &mut listening {
             let subscribed = match self.publish {
-                Publish::Plain => bounded(self.patience(), connection.subscribe(&channel)).await,
-                Publish::Sharded => {
-                    let mut join = redis::cmd("SSUBSCRIBE");
-                    let joining = join.arg(&channel).exec_async(connection);
-                    bounded(self.patience(), joining).await
-                }
+                Publish::Plain => connection.subscribe(&channel).await,
+                Publish::Sharded => connection.join_slot(&channel).await,
             };
             listens = self.note(subscribed, (subscribe, Severity::Warning))?;
-            let ping = redis::cmd("PING");
-            let pinged = bounded(self.patience(), ping.query_async(connection)).await;
+            let pinged = connection.ping().await;
+            let pinged = pinged.and_then(|answer| answer.extract_error().map(drop));
             self.note(pinged, ("+ping", Severity::Note))?;
             for key in exact {
                 self.try_channel(connection, &format!("{key}:released"))
@@ -59,11 +54,11 @@ impl Survey {
     /// The channel on which other clients of a key tell of releases.
     async fn try_channel(
         &mut self,
-        connection: &mut MultiplexedConnection,
+        connection: &mut Subscription,
         channel: &str,
     ) -> Result<(), BackendError> {
         let known = self.findings.len();
-        let subscribed = bounded(self.patience(), connection.subscribe(channel)).await;
+        let subscribed = connection.subscribe(channel).await;
         let listens = self.note(subscribed, ("+subscribe", Severity::Warning))?;
         if !listens {
             if !self.lacks_already("+subscribe") {
@@ -73,7 +68,7 @@ impl Survey {
             }
             return Ok(());
         }
-        let left = bounded(self.patience(), connection.unsubscribe(channel)).await;
+        let left = connection.unsubscribe(channel).await;
         self.note(left, ("+unsubscribe", Severity::Note))?;
         Ok(())
     }
@@ -83,14 +78,21 @@ impl Survey {
         self.findings.iter().any(is_it)
     }
 
-    async fn subscriber(&mut self) -> Option<MultiplexedConnection> {
+    async fn subscriber(&mut self) -> Option<Subscription> {
         let (origin, settings) = (&self.inspector.origin, &self.inspector.settings);
         if !origin.can_listen() {
             self.find(Finding::NoSubscriber);
             return None;
         }
         // Nobody takes the pushes: that one would come is seen from where it is sent.
-        match origin.listen(settings, AsyncConnectionConfig::new()).await {
+        let listening = if self.in_cluster {
+            let config = AsyncConnectionConfig::new();
+            let opened = origin.listen_to_slots(settings, config).await;
+            opened.map(|opened| Subscription::to_slots(opened, Arc::default(), settings))
+        } else {
+            origin.listen(settings, |_| ()).await
+        };
+        match listening {
             Ok(connection) => Some(connection),
             Err(error) => {
                 let cause = Trouble::of(error).cause.into_owned();
@@ -117,12 +119,4 @@ impl Survey {
         self.find(Finding::SubscriberFails { cause });
         Ok(false)
     }
-}
-
-async fn bounded<T>(
-    limit: Duration,
-    work: impl Future<Output = Result<T, RedisError>>,
-) -> Result<T, RedisError> {
-    let late = || RedisError::from(std::io::Error::from(std::io::ErrorKind::TimedOut));
-    timeout(limit, work).await.unwrap_or_else(|_| Err(late()))
 }

@@ -11,6 +11,8 @@ use crate::error::ConfigError;
 const NO_ADDRESS: &str = "not the address of a cluster, such as \
                           redis+cluster://user:password@node-1:6379,node-2:6379";
 
+const NEEDS_TLS: &str = "TLS (rediss+cluster://) needs this crate's feature `tls`";
+
 /// At least one node's address, with the credentials and whatever else all nodes share.
 #[derive(Clone)]
 pub(crate) struct Seeds(Vec<ConnectionInfo>);
@@ -45,7 +47,7 @@ impl Seeds {
             let info = format!("{scheme}://{who}{host}/{query}").into_connection_info();
             info.map_err(|error| {
                 if error.to_string().contains("TLS") {
-                    ConfigError::new("url", "TLS (rediss+cluster://) needs the feature for TLS")
+                    ConfigError::new("url", NEEDS_TLS)
                 } else {
                     ConfigError::new("url", NO_ADDRESS)
                 }
@@ -56,6 +58,26 @@ impl Seeds {
             .map(info)
             .collect::<Result<_, _>>()
             .map(Self)
+    }
+
+    /// Those that `change` makes of each.
+    pub(crate) fn each(
+        self,
+        change: impl Fn(ConnectionInfo) -> Result<ConnectionInfo, ConfigError>,
+    ) -> Result<Self, ConfigError> {
+        self.0
+            .into_iter()
+            .map(change)
+            .collect::<Result<_, _>>()
+            .map(Self)
+    }
+
+    #[cfg_attr(
+        not(feature = "tls"),
+        allow(dead_code, reason = "asked for what only TLS has")
+    )]
+    pub(crate) fn infos(&self) -> &[ConnectionInfo] {
+        &self.0
     }
 
     /// The nodes that were named.

@@ -15,6 +15,7 @@
 //! 4. One acquire of a token is under way at a time, and `Open` knows the latest moment at which an
 //!    unanswered one may still run.
 
+mod acknowledging;
 mod ending;
 pub(super) mod failing;
 mod granting;
@@ -258,8 +259,17 @@ impl Core {
     }
 
     /// Whether nothing is left to be done for anybody.
-    pub(super) fn is_idle(&self) -> bool {
-        self.entries.is_empty() && self.takers.is_empty() && self.unbookings.is_empty()
+    pub(super) fn is_idle(&self, now: Instant) -> bool {
+        self.all_rest(now) && self.takers.is_empty() && self.unbookings.is_empty()
+    }
+
+    /// Whether all that is left is what the server ends by itself, after a delay.
+    fn all_rest(&self, now: Instant) -> bool {
+        let rests = |entry: &Entry| match entry {
+            Entry::Ending(ending) => ending.rests(now),
+            Entry::Waiting(_) | Entry::Holding(_) => false,
+        };
+        self.entries.values().all(rests)
     }
 
     pub(super) fn next_timer(&self) -> Option<Instant> {

@@ -1,13 +1,12 @@
 //! What a subscription listens to: joined, left, and joined again where the server has ended it.
 
-use redis::aio::MultiplexedConnection;
 use redis::{Cmd, Pipeline, PushKind, RedisError, Value};
-use tokio::time::timeout;
 
 use super::{BATCH, Inbox, Listener, Session, Topics, forbids};
 use crate::backend::server::cluster::redirect::Redirect;
 use crate::backend::server::core::{Channel, Topic};
 use crate::backend::server::script::Publish;
+use crate::backend::server::subscription::{Subscription, out_of_step};
 use crate::key::Tag;
 
 impl Listener {
@@ -56,8 +55,8 @@ impl Listener {
     ) -> Result<(), RedisError> {
         match topic {
             Topic::Released(channel) => {
-                let leave = session.connection.unsubscribe(&**channel);
-                tolerate(self.bounded(leave).await)
+                let leave = session.subscription.unsubscribe(channel);
+                tolerate(leave.await)
             }
             Topic::Grants(tag) => {
                 topics.missing.remove(tag);
@@ -67,8 +66,7 @@ impl Listener {
                 let channel = self.prefix.shard_inbox(&self.instance, *tag);
                 let mut leave = Cmd::new();
                 leave.arg("SUNSUBSCRIBE").arg(&channel);
-                let left = session.connection.send_packed_command(&leave);
-                match self.bounded(left).await? {
+                match session.subscription.ask_one(&leave).await? {
                     // Nobody is heard there any more, then.
                     Value::ServerError(_) => Ok(()),
                     answer if is_about(&answer, &PushKind::SUnsubscribe, &channel) => Ok(()),
@@ -87,7 +85,7 @@ impl Listener {
         let mut tags = Vec::new();
         for topic in new {
             match topic {
-                Topic::Released(channel) => self.join(&mut session.connection, channel).await?,
+                Topic::Released(channel) => self.join(&mut session.subscription, channel).await?,
                 Topic::Grants(tag) if session.publish == Publish::Sharded => tags.push(*tag),
                 // Told on the one channel, which is confirmed.
                 Topic::Grants(tag) => self.tell(Inbox::Heard {
@@ -114,10 +112,7 @@ impl Listener {
         for tag in tags {
             pipeline.cmd("SSUBSCRIBE").arg(channel(tag));
         }
-        let joining = session
-            .connection
-            .send_packed_commands(&pipeline, 0, tags.len());
-        let answers = self.bounded(joining).await?;
+        let answers = session.subscription.ask(&pipeline).await?;
         for (tag, answer) in tags.iter().zip(answers) {
             match answer {
                 Value::ServerError(error) => {
@@ -141,33 +136,10 @@ impl Listener {
         Ok(())
     }
 
-    /// Returns when the server has confirmed.
-    pub(super) async fn subscribe(
-        &self,
-        connection: &mut MultiplexedConnection,
-        channel: &str,
-    ) -> Result<(), RedisError> {
-        self.bounded(connection.subscribe(channel)).await
-    }
-
     /// Listens to another client's channel too, if the server allows it: without it, its key is
     /// asked for by a timer.
-    async fn join(
-        &self,
-        connection: &mut MultiplexedConnection,
-        channel: &str,
-    ) -> Result<(), RedisError> {
-        tolerate(self.subscribe(connection, channel).await)
-    }
-
-    pub(super) async fn bounded<T>(
-        &self,
-        work: impl Future<Output = Result<T, RedisError>>,
-    ) -> Result<T, RedisError> {
-        let late = || RedisError::from(std::io::Error::from(std::io::ErrorKind::TimedOut));
-        timeout(self.settings.command_timeout, work)
-            .await
-            .unwrap_or_else(|_| Err(late()))
+    async fn join(&self, subscription: &mut Subscription, channel: &str) -> Result<(), RedisError> {
+        tolerate(subscription.subscribe(channel).await)
     }
 }
 
@@ -196,9 +168,4 @@ fn is_about(answer: &Value, kind: &PushKind, channel: &str) -> bool {
         }
         _ => false,
     }
-}
-
-pub(super) fn out_of_step() -> RedisError {
-    let what = "an answer to something else";
-    (redis::ErrorKind::UnexpectedReturnType, what).into()
 }

@@ -407,7 +407,7 @@ impl Play {
             unwanted.insert(sleeper.number);
         }
         self.settle(desk)?;
-        prop_assert!(self.asking.is_empty() && desk.core.is_idle());
+        prop_assert!(self.asking.is_empty() && desk.core.is_idle(desk.now()));
         let stands = self.book.stands.map(|place| self.book.writes[place].caller);
         if let Some(caller) = stands.filter(|caller| unwanted.contains(caller)) {
             let forfeited = self.book.forfeited.contains(&caller);
