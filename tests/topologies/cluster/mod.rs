@@ -123,7 +123,8 @@ async fn visit(gate: &Mutex, history: &History, releases: &Releases) {
         weight: 1,
     });
     let begun = Instant::now();
-    if guard.release().await.is_err() {
+    if let Err(error) = guard.release().await {
+        eprintln!("not answered in time: {error}");
         releases.unanswered.fetch_add(1, Ordering::Relaxed);
     }
     let took = begun.elapsed().as_millis() as usize;
