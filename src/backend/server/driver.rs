@@ -329,7 +329,11 @@ impl Driver {
                                 elsewhere.push((redirect, call));
                                 continue;
                             }
-                            match Failure::of_server(error) {
+                            let mut failure = Failure::of_server(error);
+                            if self.cluster.is_some() {
+                                failure = failure.as_its_slot_moves();
+                            }
+                            match failure {
                                 Failure::NoScript if self.settings.preloaded => {
                                     let failure = Failure::not_loaded();
                                     self.failed(now, link, generation, call, failure);

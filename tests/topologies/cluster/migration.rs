@@ -2,11 +2,11 @@
 
 use std::time::{Duration, Instant};
 
-use portcullis::Quota;
+use portcullis::{Quota, Release};
 
 use crate::cluster::{Load, builder, lock, names, patient};
-use crate::common::take;
-use crate::support::Cluster;
+use crate::common::{LIMIT, LONG, promptly, queue, served, take, until_waiting};
+use crate::support::{Cluster, wait_for};
 
 /// Between any two steps of a migration.
 const STEP: Duration = Duration::from_millis(10);
@@ -39,7 +39,7 @@ async fn fifty_slots_move_under_load_and_nobody_notices() {
         longest = longest.max(begun.elapsed());
     }
     let before = load.visits();
-    crate::support::wait_for("all gates are used", Duration::from_secs(20), async || {
+    wait_for("all gates are used", Duration::from_secs(20), async || {
         load.visits()
             .iter()
             .zip(&before)
@@ -116,6 +116,42 @@ async fn a_quota_is_counted_by_whoever_has_its_key_while_a_slot_moves() {
         (admitted + 1..=admitted + 2).contains(&used),
         "{used} of {admitted}"
     );
+}
+
+#[tokio::test]
+#[ignore = "it starts a cluster"]
+async fn a_release_that_a_move_ends_half_way_is_repeated() {
+    let cluster = Cluster::start(3, 0).await;
+    let gates = patient(&cluster);
+    let gate = gates.semaphore("reports", 1).expect("in range");
+    let gate = gate.ttl(LONG).expect("in range");
+    let guard = take(&gate).await;
+    let waiter = queue(&gate);
+    until_waiting(&gate, 1).await;
+    let slot = homes(&cluster).await[0];
+    let from = cluster.owner(slot).await.expect("it has an owner");
+    let (number, taker) = (slot.to_string(), cluster.id((from + 1) % 3).await);
+    let set = async |words: &[&str]| {
+        let words = [&["CLUSTER", "SETSLOT", &number], words].concat();
+        cluster.nodes[from].command(&words).await;
+    };
+    // The last holder that is taken out takes the key along, which then counts as gone there.
+    set(&["MIGRATING", &taker]).await;
+    let release = tokio::spawn(guard.release());
+    wait_for("the holder is taken out", LIMIT, async || {
+        let keys = cluster.nodes[from].keys_with("suite:").await;
+        keys.iter().all(|key| !key.contains("}:s:"))
+    })
+    .await;
+    assert!(
+        !release.is_finished(),
+        "it is repeated until the slot stays"
+    );
+    set(&["STABLE"]).await;
+    let released = promptly("it is answered", release).await;
+    let released = released.expect("no panic").expect("the cluster answers");
+    assert_eq!(released, Release::Released);
+    drop(served(waiter).await);
 }
 
 /// The slots of all keys there are.

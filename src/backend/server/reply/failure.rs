@@ -56,6 +56,16 @@ impl Failure {
         matches!(self, Self::NotNow(_, error) if matches!(error.code(), Some("ASK" | "MOVED" | "TRYAGAIN")))
     }
 
+    /// The same, of a node of a cluster. While a slot is on its way, a key that a script has removed
+    /// counts as one that has left: the script is ended where it touches it again, and what it wrote
+    /// before stays. What is repeated with the same token finds that.
+    pub(crate) fn as_its_slot_moves(self) -> Self {
+        match self {
+            Self::Final(_, error) if error.code() == Some("CROSSSLOT") => Self::Unknown(None),
+            other => other,
+        }
+    }
+
     /// What an error of the connection means for the requests that were under way on it.
     pub(crate) fn of_connection(error: RedisError) -> Self {
         match error.kind() {
