@@ -42,7 +42,7 @@
 //!
 //! | variable | meaning | default |
 //! | --- | --- | --- |
-//! | `REDIS_URL` | the server that all instances share, `rediss://` for TLS, or the cluster: `redis+cluster://HOST:PORT,…`; set but empty is an error | none: in memory |
+//! | `REDIS_URL` | the server that all instances share, `rediss://` for TLS, its sentinels (`redis+sentinel://…`), or the nodes of a cluster (`redis+cluster://…`); set but empty is an error | none: in memory |
 //! | `SSL_CERT_FILE` | at a `rediss://` address, the CA to trust, in PEM | the system's |
 //! | `PORT` | where to listen; 0 picks a free port | 3000 |
 //! | `CAP` | how many reports, and how many streams, may be at work at once | 4 |
@@ -134,12 +134,7 @@ fn gates() -> Result<Portcullis, BoxError> {
         return Ok(Portcullis::in_memory());
     };
     // An empty one is refused like any that is no address: who sets it wants to share.
-    let builder = Portcullis::builder();
-    let gates = if url.contains("+cluster://") {
-        builder.cluster(url).build()
-    } else {
-        builder.url(url).build()
-    };
+    let gates = Portcullis::builder().url(url).build();
     gates.map_err(|error| format!("REDIS_URL: {error}").into())
 }
 

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use tokio::sync::oneshot;
 
+use crate::address::IntoAddress;
 use crate::backend::memory::{Memory, MemoryBackend};
 #[cfg(feature = "cluster")]
 use crate::backend::server::Seeds;
@@ -161,7 +162,7 @@ impl Portcullis {
     /// let gates = portcullis::Portcullis::connect("redis://127.0.0.1/").await?;
     /// # Ok(()) }
     /// ```
-    pub async fn connect(url: impl redis::IntoConnectionInfo) -> Result<Self, ConnectError> {
+    pub async fn connect(url: impl IntoAddress) -> Result<Self, ConnectError> {
         Self::builder().url(url).connect().await
     }
 
@@ -234,14 +235,11 @@ impl fmt::Debug for Portcullis {
 }
 
 /// What a TLS address is told where this crate was built without TLS.
-const NEEDS_TLS: &str = "TLS (rediss://) needs this crate's feature `tls`; turn it on, or take a \
-                         redis:// or unix:// address";
-
 /// Configures a [`Portcullis`].
 ///
 /// | setting | unit and range | default |
 /// | --- | --- | --- |
-/// | [`url`](Self::url) | `redis://`, `rediss://` (feature `tls`), `unix://` | `redis://127.0.0.1/` |
+/// | [`url`](Self::url) | `redis://`, `rediss://` (feature `tls`), `unix://`, `redis+sentinel://` (feature `sentinel`) | `redis://127.0.0.1/` |
 #[cfg_attr(
     feature = "tls",
     doc = "| [`tls`](Self::tls) | certificates in PEM | the CAs that the system trusts, no certificate of our own |"
@@ -266,7 +264,7 @@ pub struct Builder {
 }
 
 impl Builder {
-    /// Sets the server to use: anything that makes a [`redis::ConnectionInfo`].
+    /// Sets the server to use: a URL, or anything that makes a [`redis::ConnectionInfo`].
     ///
     /// | address | what it is |
     /// | --- | --- |
@@ -275,24 +273,16 @@ impl Builder {
     /// | `unix:///path?db=2&user=name&pass=word` | a Unix socket |
     /// | `redis://name:word@host/`, `redis://:word@host/` | user and password, or only a password |
     /// | `…?protocol=resp3` | the protocol from Redis 6 on, in place of the one that all speak |
+    /// | `redis+sentinel://host:port,host2:port/service/db` | sentinels that name the server (feature `sentinel`), as a `Sentinel` does |
     ///
-    /// The port is 6379 and the database 0 where none is named. What is not a letter or a digit in
-    /// a name or a password is written `%XX`. Processes share gates only if they use the same
+    /// The port is 6379, that of a sentinel 26379, and the database 0 where none is named. What is
+    /// not a letter or a digit in a name or a password is written `%XX`. Processes share gates only if they use the same
     /// database; another than 0 needs the right to `SELECT`. The protocol makes no difference to
     /// gates: pushes come over both. `#insecure` behind a `rediss://` address is refused.
-    pub fn url(mut self, server: impl redis::IntoConnectionInfo) -> Self {
-        match server.into_connection_info() {
-            Ok(info) => self.source = Some(Source::Server(Box::new(info))),
-            // The cause may quote the URL, and with it a password: only what it is about is told.
-            Err(error) => {
-                let problem = if error.to_string().contains("TLS") {
-                    NEEDS_TLS
-                } else {
-                    "not the address of a server, such as redis://127.0.0.1:6379/0 or \
-                     unix:///run/redis/redis.sock"
-                };
-                self.url_error = Some(ConfigError::new("url", problem));
-            }
+    pub fn url(mut self, server: impl IntoAddress) -> Self {
+        match server.into_address() {
+            Ok(address) => self.source = Some(address.source),
+            Err(error) => self.url_error = Some(error),
         }
         self
     }
@@ -325,6 +315,27 @@ impl Builder {
     /// waiters ask again by a timer.
     pub fn pool(mut self, pool: deadpool_redis::Pool) -> Self {
         self.source = Some(Source::Pool(pool));
+        self
+    }
+
+    /// Takes the connections for commands from a pool of the user's that asks sentinels for the
+    /// master, as [`pool`](Self::pool) does. Needs the feature `sentinel`.
+    ///
+    /// Where to listen, and when to give connections up after a failover, `sentinels` tell: the
+    /// pool's, and how to connect to the servers that they name. Each connection is taken only if
+    /// it leads to the server that they name: a second one is opened to compare, and closed. The
+    /// pool asks one sentinel after the other, and has no time-outs for it of its own: where one
+    /// may hang, [`url`](Self::url) finds the master sooner.
+    #[cfg(feature = "sentinel")]
+    pub fn sentinel_pool(
+        mut self,
+        pool: deadpool_redis::sentinel::Pool,
+        sentinels: crate::Sentinel,
+    ) -> Self {
+        match Source::sentinel_pool(pool, sentinels) {
+            Ok(source) => self.source = Some(source),
+            Err(error) => self.url_error = Some(error),
+        }
         self
     }
 
@@ -464,9 +475,7 @@ impl Builder {
         #[cfg(not(feature = "tls"))]
         let secured = without_tls;
         let source = match self.source.take() {
-            Some(Source::Server(info)) => Source::Server(Box::new(secured(*info)?)),
-            Some(Source::Cluster(seeds)) => Source::Cluster(seeds.each(secured)?),
-            Some(source @ Source::Pool(_)) => source,
+            Some(source) => source.secured(secured)?,
             None => Source::local()?,
         };
         let subscriber = self.subscriber.take().map(secured).transpose()?;
@@ -477,12 +486,8 @@ impl Builder {
 
     #[cfg(feature = "tls")]
     fn speaks_tls(&self) -> bool {
-        let servers = match &self.source {
-            Some(Source::Server(info)) => std::slice::from_ref(&**info),
-            Some(Source::Cluster(seeds)) => seeds.infos(),
-            Some(Source::Pool(_)) | None => &[],
-        };
-        let mut servers = servers.iter().chain(&self.subscriber);
+        let named = self.source.iter().flat_map(Source::named);
+        let mut servers = named.chain(&self.subscriber);
         servers.any(|info| matches!(info.addr(), redis::ConnectionAddr::TcpTls { .. }))
     }
 
@@ -517,7 +522,9 @@ impl Builder {
 #[cfg(not(feature = "tls"))]
 fn without_tls(info: redis::ConnectionInfo) -> Result<redis::ConnectionInfo, ConfigError> {
     match info.addr() {
-        redis::ConnectionAddr::TcpTls { .. } => Err(ConfigError::new("url", NEEDS_TLS)),
+        redis::ConnectionAddr::TcpTls { .. } => {
+            Err(ConfigError::new("url", crate::address::NEEDS_TLS))
+        }
         _ => Ok(info),
     }
 }

@@ -120,6 +120,16 @@ pub enum Finding {
     },
     /// What is published is not heard by the subscriber, which is another server.
     Unheard,
+    /// Sentinels do not answer: should the others be lost, a failover is not followed.
+    #[non_exhaustive]
+    SilentSentinels {
+        /// How many there are.
+        known: usize,
+        /// How many of them do not answer.
+        silent: usize,
+    },
+    /// The user at the sentinels may not listen to them.
+    UntoldFailovers,
     /// It does not tell.
     #[non_exhaustive]
     Unknown {
@@ -150,6 +160,8 @@ impl Finding {
             | Self::Slow { .. }
             | Self::NoSubscriber
             | Self::SubscriberFails { .. }
+            | Self::SilentSentinels { .. }
+            | Self::UntoldFailovers
             | Self::Unheard => Severity::Warning,
             Self::Unknown { .. } => Severity::Note,
         }
@@ -251,6 +263,15 @@ impl fmt::Display for Finding {
             Self::Unheard => f.write_str(
                 "what is published is not heard, so waiters ask again every few seconds; let \
                  `subscriber` name the pool's server, and no replica of it",
+            ),
+            Self::SilentSentinels { known, silent } => write!(
+                f,
+                "{silent} of {known} sentinels do not answer; check that they run, and their \
+                 addresses"
+            ),
+            Self::UntoldFailovers => f.write_str(
+                "a sentinel's user may not listen, so a failover is noticed by asking every second; \
+                 add `+subscribe &+switch-master &+promoted-slave`",
             ),
             Self::Unknown { what, command } => write!(
                 f,

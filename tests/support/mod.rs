@@ -17,6 +17,7 @@ pub(crate) mod history;
 mod poll;
 mod process;
 mod proxy;
+pub(crate) mod sentinel;
 mod server;
 mod wait;
 

@@ -93,6 +93,11 @@ impl Server {
         self.command(&["CLIENT", "KILL", "TYPE", "replica"]).await;
     }
 
+    /// Starts one with further options and a wall clock that can be set.
+    pub(crate) fn start_with_clock(options: &[&str], clock: &FakeClock) -> Self {
+        Self::launch(options, Some(clock.clone()))
+    }
+
     fn launch(options: &[&str], clock: Option<FakeClock>) -> Self {
         Self::launch_at(free_port, options, clock)
     }
@@ -267,7 +272,7 @@ fn binary() -> PathBuf {
     std::env::var_os("PORTCULLIS_REDIS_SERVER").map_or_else(|| "redis-server".into(), PathBuf::from)
 }
 
-fn free_port() -> u16 {
+pub(super) fn free_port() -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").expect("the loopback interface is up");
     listener
         .local_addr()
@@ -303,10 +308,31 @@ fn launch(
         .create(true)
         .append(true)
         .open(folder.join("log"))?;
+    let mut command = command();
+    command
+        .args(["--bind", "127.0.0.1", "--save", "", "--appendonly", "no"])
+        .args(["--port", &port.to_string(), "--dir"])
+        .arg(folder)
+        .args(options)
+        .stdin(Stdio::null())
+        .stdout(log.try_clone()?)
+        .stderr(log);
+    if let Some(clock) = clock {
+        clock.rules(&mut command);
+    }
+    let child = spawn(command)?;
+    if let Some(clock) = clock {
+        clock.ruled(child.id());
+    }
+    until_it_answers(child, port)
+}
+
+/// The beginning of what starts a server.
+pub(super) fn command() -> Command {
     let binary = binary();
     // Whatever ends the test's process, however suddenly, ends the server: where this tool of
     // util-linux is at hand.
-    let mut command = if which("setpriv") {
+    let command = if which("setpriv") {
         let mut command = Command::new("setpriv");
         command.args(["--pdeathsig", "KILL", "--"]).arg(&binary);
         command
@@ -321,20 +347,9 @@ fn launch(
         );
     }
     command
-        .args(["--bind", "127.0.0.1", "--save", "", "--appendonly", "no"])
-        .args(["--port", &port.to_string(), "--dir"])
-        .arg(folder)
-        .args(options)
-        .stdin(Stdio::null())
-        .stdout(log.try_clone()?)
-        .stderr(log);
-    if let Some(clock) = clock {
-        clock.rules(&mut command);
-    }
-    let mut child = spawn(command)?;
-    if let Some(clock) = clock {
-        clock.ruled(child.id());
-    }
+}
+
+pub(super) fn until_it_answers(mut child: Child, port: u16) -> io::Result<Child> {
     let begun = Instant::now();
     while !answers(port, child.id()) {
         if let Some(status) = child.try_wait()? {
@@ -380,7 +395,7 @@ fn which(program: impl AsRef<Path>) -> bool {
 
 /// Spawns from one thread that lives as long as the process: the death signal is sent when the
 /// *thread* that spawned ends, and a test's thread may end before the server that it shares.
-fn spawn(command: Command) -> io::Result<Child> {
+pub(super) fn spawn(command: Command) -> io::Result<Child> {
     type Order = (Command, mpsc::Sender<io::Result<Child>>);
     static SPAWNER: LazyLock<Mutex<mpsc::Sender<Order>>> = LazyLock::new(|| {
         let (sender, orders) = mpsc::channel::<Order>();

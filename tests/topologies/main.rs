@@ -1,4 +1,4 @@
-//! Gates on more than one server: a cluster.
+//! Gates on more than one server: a master that sentinels watch over, a cluster.
 //!
 //! Each test starts servers of its own, and takes seconds: they are ignored unless
 //! `scripts/test --topologies` asks for them.
@@ -13,3 +13,4 @@ mod leftovers;
 mod support;
 
 mod cluster;
+mod sentinel;

@@ -7,7 +7,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use redis::aio::MultiplexedConnection;
 use redis::{Pipeline, RedisError, Value};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender};
 use tokio::time::{sleep, timeout};
@@ -16,7 +15,7 @@ use super::backoff::Backoff;
 use super::call::{Body, Call, Names, millis};
 use super::driver::Event;
 use super::link;
-use super::origin::Origin;
+use super::origin::{Origin, Reached, Term};
 use super::reply::Failure;
 use super::script::Publish;
 use super::{Replicas, Settings};
@@ -56,12 +55,14 @@ impl Acknowledger {
         while self.calls.recv_many(&mut batch, BATCH).await > 0 {
             let calls = std::mem::take(&mut batch);
             let usable = !self.stale.swap(false, Ordering::Relaxed);
-            let mut open = match connection.take().filter(|_| usable) {
+            let known = connection.take();
+            let is_current = |open: &Reached| usable && open.term == self.origin.term();
+            let mut open = match known.filter(is_current) {
                 Some(open) => open,
                 None => match self.connect().await {
                     Ok(open) => open,
                     Err(failure) => {
-                        self.tell(fail(calls, &failure), 0);
+                        self.tell(self.origin.term(), fail(calls, &failure), 0);
                         sleep(RETRY.pause(failures, self.instance.jitter(failures))).await;
                         failures += 1;
                         continue;
@@ -69,33 +70,42 @@ impl Acknowledger {
                 },
             };
             failures = 0;
+            let term = open.term;
             let (said, replicas) = self.ask(&mut open, calls, &mut names).await;
             match replicas {
                 Ok(replicas) => {
                     connection = Some(open);
-                    self.tell(said, replicas);
+                    self.tell(term, said, replicas);
                 }
                 Err(failure) => {
                     let calls = said.into_iter().map(|(call, _)| call);
-                    self.tell(fail(calls, &failure), 0);
+                    self.tell(term, fail(calls, &failure), 0);
                 }
             }
         }
     }
 
-    fn tell(&self, said: Vec<Said>, replicas: u32) {
+    fn tell(&self, term: Term, said: Vec<Said>, replicas: u32) {
+        let said = Event::Acknowledged {
+            term,
+            said,
+            replicas,
+        };
         // A driver that is gone needs to know nothing.
-        let _ = self.events.send(Event::Acknowledged { said, replicas });
+        let _ = self.events.send(said);
     }
 
-    async fn connect(&self) -> Result<MultiplexedConnection, Failure> {
+    async fn connect(&self) -> Result<Reached, Failure> {
         let (origin, settings) = (Arc::clone(&self.origin), self.settings.clone());
         let probe = self.prefix.probe();
         // In a task of its own: a panic in somebody's resolver or pool must not end the attempts.
         let attempt =
             tokio::spawn(async move { link::connect(&origin, &settings, &probe, false).await });
         match attempt.await {
-            Ok(Ok(fresh)) => Ok(fresh.connection),
+            Ok(Ok(fresh)) => Ok(Reached {
+                connection: fresh.connection,
+                term: fresh.term,
+            }),
             Ok(Err(error)) => {
                 tracing::debug!(code = error.code(), "no connection to wait for replicas on");
                 Err(Failure::NotSent)
@@ -108,7 +118,7 @@ impl Acknowledger {
     /// Fails where the connection is of no more use.
     async fn ask(
         &self,
-        connection: &mut MultiplexedConnection,
+        open: &mut Reached,
         mut calls: Vec<Call>,
         names: &mut Names,
     ) -> (Vec<Said>, Result<u32, Failure>) {
@@ -119,7 +129,7 @@ impl Acknowledger {
             for call in &mut calls {
                 call.sent = now;
             }
-            let values = match self.send(connection, &calls, whole, names).await {
+            let values = match self.send(open, &calls, whole, names).await {
                 Ok(values) => values,
                 Err(failure) => {
                     said.extend(fail(calls, &failure));
@@ -151,7 +161,7 @@ impl Acknowledger {
 
     async fn send(
         &self,
-        connection: &mut MultiplexedConnection,
+        open: &mut Reached,
         calls: &[Call],
         whole: bool,
         names: &mut Names,
@@ -172,7 +182,10 @@ impl Acknowledger {
         pipeline.cmd("PEXPIRE").arg(&key).arg(keep);
         let patience = millis(self.replicas.patience);
         pipeline.cmd("WAIT").arg(self.replicas.least).arg(patience);
-        let sending = connection.send_packed_commands(&pipeline, 0, pipeline.len());
+        let sending = open
+            .connection
+            .send_packed_commands(&pipeline, 0, pipeline.len());
+        let sending = self.origin.within(open.term, sending);
         let limit = self.replicas.patience + self.settings.command_timeout;
         match timeout(limit, sending).await {
             Ok(Ok(values)) if values.len() == pipeline.len() => Ok(values),

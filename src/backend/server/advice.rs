@@ -5,6 +5,8 @@ use std::borrow::Cow;
 use redis::RedisError;
 
 use super::reply::failure::{FORBIDDEN_SOCKET, NO_SOCKET, Trouble, broken};
+#[cfg(feature = "sentinel")]
+use super::sentinel::lost::Lost;
 use crate::error::BackendErrorKind;
 
 /// Of a server that could not be connected to; `None` while the first attempt is under way.
@@ -14,6 +16,10 @@ pub(super) fn on_connecting(trouble: Option<&Trouble>) -> Cow<'static, str> {
                 and the network are right"
             .into();
     };
+    #[cfg(feature = "sentinel")]
+    if let Some(lost) = Lost::read(&trouble.error) {
+        return lost.to_string().into();
+    }
     let (kind, cause) = (trouble.kind, &*trouble.cause);
     if let Some(advice) = trouble.advice {
         return advice.into();

@@ -171,6 +171,7 @@ impl Inspector {
         let began = Instant::now();
         let connection = self.origin.connect(&self.settings).await;
         let connection = connection.map_err(|error| self.no_connection(began, error))?;
+        let connection = connection.connection;
         let mut survey = Survey {
             connection,
             place: Resource::probe(&self.prefix, Kind::Mutex, &instance),
@@ -186,6 +187,8 @@ impl Inspector {
         };
         survey.introduce().await?;
         survey.try_cluster().await?;
+        #[cfg(feature = "sentinel")]
+        survey.ask_sentinels().await;
         survey.measure().await?;
         let may_eval = survey.try_commands(exact).await?;
         survey.try_scripts(may_eval).await?;
@@ -461,6 +464,23 @@ impl Survey {
             self.untold("snapshots", "CONFIG GET");
         }
         Ok(points.map(|points| !points.is_empty()))
+    }
+
+    /// Asks the sentinels that led here how many of them there are.
+    #[cfg(feature = "sentinel")]
+    async fn ask_sentinels(&mut self) {
+        let settings = &self.inspector.settings;
+        let Some(sentinels) = self.inspector.origin.found_by(settings).await else {
+            return;
+        };
+        let (known, silent) = (sentinels.known, sentinels.known - sentinels.answering);
+        if silent > 0 {
+            self.find(Finding::SilentSentinels { known, silent });
+        }
+        if sentinels.telling < sentinels.answering {
+            self.find(Finding::UntoldFailovers);
+        }
+        self.server.sentinels = Some(sentinels);
     }
 
     /// Measures how far away it is, and how far its clock is apart.

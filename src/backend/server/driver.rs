@@ -12,7 +12,7 @@ use tokio::time::{sleep, timeout};
 
 use super::Settings;
 use super::acknowledger::Acknowledger;
-use super::call::{Call, Names};
+use super::call::{Body, Call, Names};
 use super::cluster::Cluster;
 use super::cluster::redirect::{Address, Redirect};
 use super::cluster::view::View;
@@ -20,7 +20,8 @@ use super::core::{Channel, Command, Core, NOWHERE};
 use super::inbox::{Inbox, Listener};
 use super::link::{self, Fresh};
 use super::links::Link;
-use super::origin::Origin;
+use super::origin::{Origin, Term, moved};
+use super::recent::Recent;
 use super::reply::{self, Failure};
 use super::weather::{Change, Weather};
 use crate::key::Prefix;
@@ -47,6 +48,7 @@ pub(super) enum Event {
         link: usize,
         generation: u64,
         way: Way,
+        term: Term,
         calls: Vec<Call>,
         result: Result<Vec<Value>, Option<RedisError>>,
     },
@@ -65,11 +67,14 @@ pub(super) enum Event {
         from: Address,
         result: Result<View, RedisError>,
     },
-    /// So many replicas have what these calls left, where the server has answered them.
+    /// So many replicas have what these calls left, where the server of that term has answered them.
     Acknowledged {
+        term: Term,
         said: Vec<(Call, Result<Value, Failure>)>,
         replicas: u32,
     },
+    /// Another server is the one.
+    Moved,
 }
 
 /// How requests are sent.
@@ -103,6 +108,7 @@ pub(super) struct Driver {
     /// Set when nobody is left who could ask or be told anything: then the rest is given up.
     pub(super) last: Option<Instant>,
     weather: Weather,
+    recent: Recent,
     /// When connections that serve nothing are tried again.
     pub(super) probe_at: Instant,
     pub(super) warned_eviction: bool,
@@ -145,6 +151,7 @@ impl Driver {
             events,
             last: None,
             weather: Weather::new(),
+            recent: Recent::default(),
             probe_at: Instant::FAR,
             warned_eviction: false,
             warned_channels: false,
@@ -160,6 +167,7 @@ impl Driver {
         mut commands: UnboundedReceiver<Command>,
         mut events: UnboundedReceiver<Event>,
     ) {
+        self.watch_terms();
         let mut asked = Vec::with_capacity(INTAKE);
         let mut heard = Vec::with_capacity(INTAKE);
         loop {
@@ -215,6 +223,20 @@ impl Driver {
         }
     }
 
+    /// Has us told whenever another server is the one.
+    fn watch_terms(&self) {
+        let (origin, events) = (Arc::clone(&self.origin), self.events.clone());
+        tokio::spawn(async move {
+            loop {
+                let term = origin.term();
+                origin.left(term).await;
+                if events.send(Event::Moved).is_err() {
+                    return;
+                }
+            }
+        });
+    }
+
     /// How long is spent on what is left when nobody is.
     fn grace(&self) -> Duration {
         self.settings.connect_timeout + 2 * self.settings.command_timeout
@@ -242,14 +264,35 @@ impl Driver {
 
     fn event(&mut self, now: Instant, event: Event) {
         match event {
-            Event::Linked { link, result } => self.linked(now, link, result),
+            Event::Linked { link, result } => {
+                let is_current = |fresh: &Fresh| fresh.term == self.origin.term();
+                let result = match result {
+                    Ok(fresh) if !is_current(&fresh) => Err(moved()),
+                    result => result,
+                };
+                self.linked(now, link, result);
+            }
             Event::Answered {
                 link,
                 generation,
                 way,
+                term,
                 calls,
                 result,
-            } => self.answered(now, link, generation, way, calls, result),
+            } => {
+                // A server that was replaced has nothing to say any more: it may have slept.
+                let result = if term == self.origin.term() {
+                    result
+                } else {
+                    Err(Some(moved()))
+                };
+                if self.origin.can_move()
+                    && let Ok(values) = &result
+                {
+                    self.note_ends(now, term, &calls, values);
+                }
+                self.answered(now, link, generation, way, calls, result);
+            }
             Event::Probed {
                 link,
                 generation,
@@ -257,13 +300,32 @@ impl Driver {
             } => self.probed(now, link, generation, result),
             Event::Inbox { id, inbox } => self.inbox_event(now, id, inbox),
             Event::Viewed { from, result } => self.viewed(now, &from, result),
-            Event::Acknowledged { said, replicas } => {
-                let renewed = said.iter().any(|(_, result)| result.is_ok());
-                self.tell_of_replicas(renewed, replicas);
-                for (call, result) in said {
-                    self.core.acknowledged(now, call, result, replicas);
-                }
-            }
+            Event::Moved => self.moved(now),
+            Event::Acknowledged {
+                term,
+                said,
+                replicas,
+            } => self.acknowledged(now, term, said, replicas),
+        }
+    }
+
+    fn acknowledged(
+        &mut self,
+        now: Instant,
+        term: Term,
+        said: Vec<(Call, Result<Value, Failure>)>,
+        replicas: u32,
+    ) {
+        let is_current = term == self.origin.term();
+        let renewed = is_current && said.iter().any(|(_, result)| result.is_ok());
+        self.tell_of_replicas(renewed, replicas);
+        for (call, result) in said {
+            // What replicas of a server have that was replaced says nothing of its successor.
+            let result = match result {
+                Ok(_) if !is_current => Err(Failure::Unknown(Some(moved()))),
+                result => result,
+            };
+            self.core.acknowledged(now, call, result, replicas);
         }
     }
 
@@ -401,6 +463,27 @@ impl Driver {
         }
     }
 
+    fn note_ends(&mut self, now: Instant, term: Term, calls: &[Call], values: &[Value]) {
+        for (call, value) in calls.iter().zip(values) {
+            if let (Body::End(end), false) = (&call.body, matches!(value, Value::ServerError(_))) {
+                self.recent.note(now, term, end);
+            }
+        }
+    }
+
+    /// Ends at a server that is new to us what its predecessor may not have told it.
+    pub(super) fn end_again(&mut self, now: Instant, link: usize, term: Term) {
+        let core = &self.core;
+        let again = self
+            .recent
+            .take(now, term, |end| core.link_of(end.resource.tag) == link);
+        let mut again = again.into_iter();
+        while again.len() > 0 {
+            let batch = again.by_ref().take(BATCH).collect();
+            self.send(link, batch, Way::default());
+        }
+    }
+
     fn failed(&mut self, now: Instant, link: usize, generation: u64, call: Call, failure: Failure) {
         if let Failure::NotNow(_, error) = &failure
             && matches!(error.code(), Some("READONLY" | "MASTERDOWN"))
@@ -420,6 +503,30 @@ impl Driver {
         self.core.answer(now, call, Err(failure));
     }
 
+    /// Another server is the one: connections to the last are given up, and who is waiting to
+    /// connect need not wait any more.
+    fn moved(&mut self, now: Instant) {
+        self.core.moved();
+        let latest = self.origin.term();
+        // The first is no news.
+        if latest > 1 {
+            tracing::info!("the sentinels name another master; connecting to that");
+        }
+        for link in 0..self.links.len() {
+            match &mut self.links[link] {
+                Link::Up { term, .. } if *term != latest => {
+                    self.take_down(now, link);
+                    self.connect(now, link, 0);
+                }
+                Link::Down {
+                    attempts: 1..,
+                    retry_at,
+                } => *retry_at = now,
+                Link::Idle | Link::Up { .. } | Link::Down { .. } | Link::Connecting { .. } => {}
+            }
+        }
+    }
+
     fn inbox_event(&mut self, now: Instant, id: u64, inbox: Inbox) {
         match inbox {
             Inbox::Up | Inbox::Down | Inbox::Heard { .. } | Inbox::Moved(_)
@@ -436,7 +543,9 @@ impl Driver {
             Inbox::Down => self.core.inbox_changed(now, false),
             Inbox::Failing(error) => self.warn_inbox(error.code()),
             Inbox::Forbidden(error) => self.warn_polling(error.code()),
-            Inbox::Message { channel, text } => {
+            // A grant by a server that was replaced is none.
+            Inbox::Message { term, .. } if term != self.origin.term() => {}
+            Inbox::Message { channel, text, .. } => {
                 if channel.starts_with(self.names.channels()) {
                     // Anybody can write here; what is no push of ours is no reason to do anything.
                     if let Ok(push) = reply::push(&text, &self.instance) {
@@ -569,6 +678,7 @@ impl Driver {
             connection,
             publish,
             generation,
+            term,
             ..
         } = &self.links[link]
         else {
@@ -587,11 +697,12 @@ impl Driver {
             }
             pipeline.add_command(call.command(publish, way.whole, &self.instance, &mut self.names));
         }
-        let (mut connection, generation) = (connection.clone(), *generation);
+        let (mut connection, generation, term) = (connection.clone(), *generation, *term);
         let (events, patience) = (self.events.clone(), self.settings.command_timeout);
+        let origin = Arc::clone(&self.origin);
         tokio::spawn(async move {
             let sending = connection.send_packed_commands(&pipeline, 0, pipeline.len());
-            let result = match timeout(patience, sending).await {
+            let result = match timeout(patience, origin.within(term, sending)).await {
                 // Without the answers to ASKING: if it is refused, so is what follows.
                 Ok(Ok(values)) if way.asking => Ok(values.into_iter().skip(1).step_by(2).collect()),
                 Ok(result) => result.map_err(Some),
@@ -601,6 +712,7 @@ impl Driver {
                 link,
                 generation,
                 way,
+                term,
                 calls,
                 result,
             });

@@ -20,7 +20,7 @@ use super::backoff::Backoff;
 use super::cluster::redirect::Redirect;
 use super::core::{Channel, Topic};
 use super::driver::Event;
-use super::origin::Origin;
+use super::origin::{Origin, Term, moved};
 use super::reply::Failure;
 use super::script::Publish;
 use super::subscription::Subscription;
@@ -60,6 +60,7 @@ pub(super) enum Inbox {
     /// A tag's own channel is another node's.
     Moved(Redirect),
     Message {
+        term: Term,
         channel: String,
         text: Vec<u8>,
     },
@@ -110,6 +111,7 @@ impl Listener {
         let mut topics = Topics::default();
         let mut attempts = 0;
         loop {
+            let term = self.origin.term();
             match self.listen(&mut topics).await {
                 Ok(Gone) => return,
                 Err(Broken { error, was_up }) => {
@@ -129,7 +131,7 @@ impl Listener {
                             self.tell(Inbox::Failing(error));
                         }
                     }
-                    if !self.wait(pause, &mut topics).await {
+                    if !self.wait(pause, term, &mut topics).await {
                         return;
                     }
                 }
@@ -142,13 +144,16 @@ impl Listener {
         let _ = self.events.send(Event::Inbox { id: self.id, inbox });
     }
 
-    /// Lets time pass, taking note of the channels asked for. False when the driver is gone.
-    async fn wait(&mut self, pause: Duration, topics: &mut Topics) -> bool {
-        let pause = sleep(pause);
-        tokio::pin!(pause);
+    /// Lets time pass, but no more of the term, taking note of the channels asked for. False when the
+    /// driver is gone.
+    async fn wait(&mut self, pause: Duration, term: Term, topics: &mut Topics) -> bool {
+        let origin = Arc::clone(&self.origin);
+        let (pause, left) = (sleep(pause), origin.left(term));
+        tokio::pin!(pause, left);
         loop {
             tokio::select! {
                 () = &mut pause => return true,
+                () = &mut left => return true,
                 change = self.changes.recv() => match change {
                     Some(change) => topics.change(change),
                     None => return false,
@@ -160,7 +165,10 @@ impl Listener {
     /// Listens until the connection fails or the driver is gone.
     async fn listen(&mut self, topics: &mut Topics) -> Result<Gone, Broken> {
         let (lost, mut losses) = unbounded_channel();
-        let mut session = self.begin(lost).await.map_err(Broken::down)?;
+        let (mut session, term) = self.begin(lost).await.map_err(Broken::down)?;
+        let origin = Arc::clone(&self.origin);
+        let left = origin.left(term);
+        tokio::pin!(left);
         // Before the channels of others: they may be many, and no grant waits for them.
         self.tell(Inbox::Up);
         let all: Vec<Topic> = topics.joined.iter().cloned().collect();
@@ -170,6 +178,8 @@ impl Listener {
         loop {
             tokio::select! {
                 () = session.subscription.ended() => return Err(Broken::up(std::io::Error::from(std::io::ErrorKind::BrokenPipe).into())),
+                // What a server tells that was replaced is nothing to wait for.
+                () = &mut left => return Err(Broken::up(moved())),
                 change = self.changes.recv() => {
                     let Some(change) = change else { return Ok(Gone) };
                     let mut changes = vec![change];
@@ -191,9 +201,9 @@ impl Listener {
     }
 
     /// Opens a connection, and has this process' one channel confirmed, where it has one.
-    async fn begin(&self, lost: UnboundedSender<String>) -> Result<Session, RedisError> {
-        let (mut subscription, mut publish) = if self.in_cluster {
-            (self.open_to_slots(lost).await?, Publish::Sharded)
+    async fn begin(&self, lost: UnboundedSender<String>) -> Result<(Session, Term), RedisError> {
+        let ((mut subscription, term), mut publish) = if self.in_cluster {
+            ((self.open_to_slots(lost).await?, 0), Publish::Sharded)
         } else {
             (self.open().await?, Publish::Plain)
         };
@@ -206,17 +216,19 @@ impl Listener {
             let channel = self.prefix.inbox(&self.instance);
             subscription.subscribe(&channel).await?;
         }
-        Ok(Session {
+        let session = Session {
             subscription,
             publish,
-        })
+        };
+        Ok((session, term))
     }
 
-    async fn open(&self) -> Result<Subscription, RedisError> {
+    async fn open(&self) -> Result<(Subscription, Term), RedisError> {
         let (events, id) = (self.events.clone(), self.id);
         // Straight to the driver: a grant has one hop less to make.
-        let deliver = move |message: Msg| {
+        let deliver = move |term: Term, message: Msg| {
             let inbox = Inbox::Message {
+                term,
                 channel: message.get_channel_name().to_owned(),
                 text: message.get_payload_bytes().to_vec(),
             };
@@ -240,7 +252,11 @@ impl Listener {
                 ) => {
                     let channel = String::from_utf8_lossy(channel).into_owned();
                     let text = text.clone();
-                    let inbox = Inbox::Message { channel, text };
+                    let inbox = Inbox::Message {
+                        term: 0,
+                        channel,
+                        text,
+                    };
                     let _ = events.send(Event::Inbox { id, inbox });
                 }
                 (PushKind::SUnsubscribe, [Value::BulkString(channel), ..]) => {

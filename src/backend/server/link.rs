@@ -12,7 +12,7 @@ use redis::{
 use tokio::time::timeout;
 
 use super::Settings;
-use super::origin::Origin;
+use super::origin::{Origin, Reached, Term};
 use super::reply::{self, Failure, failure};
 use super::script::{Publish, Script};
 
@@ -24,6 +24,7 @@ const QUIET: Duration = Duration::from_secs(15);
 /// A connection that has just been made.
 pub(super) struct Fresh {
     pub(super) connection: MultiplexedConnection,
+    pub(super) term: Term,
     /// The server's clock, read during the handshake.
     pub(super) us: u64,
     /// How its scripts tell of grants.
@@ -35,6 +36,7 @@ pub(super) struct Fresh {
 impl fmt::Debug for Fresh {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Fresh")
+            .field("term", &self.term)
             .field("us", &self.us)
             .field("evicts", &self.evicts)
             .finish_non_exhaustive()
@@ -51,7 +53,10 @@ pub(super) async fn connect(
     probe: &str,
     in_cluster: bool,
 ) -> Result<Fresh, RedisError> {
-    let mut connection = origin.connect(settings).await?;
+    let Reached {
+        mut connection,
+        term,
+    } = origin.connect(settings).await?;
     let publish = if in_cluster {
         // Known before the scripts are loaded: it chooses which.
         let mut info = Cmd::new();
@@ -77,15 +82,14 @@ pub(super) async fn connect(
     // They are sent right after, but not in one request with the greeting: to who has not given its
     // credentials a server closes the connection for sending so much, and its answer to the greeting
     // would be lost, which says what is wrong.
-    let (answers, ()) = timeout(settings.connect_timeout, async {
+    let handshake = timeout(settings.connect_timeout, async {
         tokio::join!(
             connection.send_packed_commands(&greeting, 0, greeting.len()),
             load,
         )
-    })
-    .await
-    .map_err(|_| timed_out())?;
-    let answers = answers?;
+    });
+    let handshake = async { handshake.await.map_err(|_| timed_out())?.0 };
+    let answers = origin.within(term, Box::pin(handshake)).await?;
     let us = answers
         .first()
         .and_then(|time| reply::time(time).ok())
@@ -111,6 +115,7 @@ pub(super) async fn connect(
     }
     Ok(Fresh {
         connection,
+        term,
         us,
         publish,
         evicts: answers.get(3).and_then(evicting_policy),
@@ -179,14 +184,6 @@ fn client(info: ConnectionInfo) -> Result<Client, RedisError> {
 pub(super) async fn open(
     info: ConnectionInfo,
     settings: &Settings,
-) -> Result<MultiplexedConnection, RedisError> {
-    open_with(info, settings, AsyncConnectionConfig::new()).await
-}
-
-/// The same, with what a client has to be told beforehand.
-pub(super) async fn open_with(
-    info: ConnectionInfo,
-    settings: &Settings,
     config: AsyncConnectionConfig,
 ) -> Result<MultiplexedConnection, RedisError> {
     let client = client(info)?;
@@ -243,7 +240,7 @@ pub(super) fn publishes(info: &Value) -> Publish {
 }
 
 /// What an answer to `INFO` says behind `name`.
-fn field<'a>(info: &'a Value, name: &str) -> Option<&'a str> {
+pub(super) fn field<'a>(info: &'a Value, name: &str) -> Option<&'a str> {
     let text = match info {
         Value::BulkString(bytes) => std::str::from_utf8(bytes).ok()?,
         Value::VerbatimString { text, .. } => text,

@@ -12,6 +12,7 @@ use super::backoff::Backoff;
 use super::call::Call;
 use super::driver::{Driver, Event};
 use super::link::{self, Fresh};
+use super::origin::Term;
 use super::reply::Failure;
 use super::reply::failure::Trouble;
 use super::script::Publish;
@@ -43,6 +44,7 @@ pub(super) enum Link {
         /// How scripts on this server tell of grants.
         publish: Publish,
         generation: u64,
+        term: Term,
         answered: Instant,
         /// How often it was made without serving anybody.
         attempts: u32,
@@ -232,9 +234,12 @@ impl Driver {
             connection: fresh.connection,
             publish: fresh.publish,
             generation: self.generation,
+            term: fresh.term,
             answered: now,
             attempts,
         };
+        // First: whoever asks after these finds them over.
+        self.end_again(now, link, fresh.term);
         self.core.link_changed(now, link, true);
     }
 

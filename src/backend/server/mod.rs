@@ -18,8 +18,11 @@ mod inbox;
 mod link;
 mod links;
 mod origin;
+mod recent;
 mod reply;
 mod script;
+#[cfg(feature = "sentinel")]
+mod sentinel;
 mod subscription;
 mod weather;
 

@@ -52,6 +52,7 @@ impl<'a> Info<'a> {
                 _ => None,
             },
             replicas: self.number("connected_slaves"),
+            sentinels: None,
             is_cluster: self.flag("cluster_enabled"),
             maxmemory: self.number("maxmemory"),
             maxmemory_policy: self.field("maxmemory_policy").map(str::to_owned),

@@ -90,10 +90,11 @@ impl Survey {
             let opened = origin.listen_to_slots(settings, config).await;
             opened.map(|opened| Subscription::to_slots(opened, Arc::default(), settings))
         } else {
-            origin.listen(settings, |_| ()).await
+            let listening = origin.listen(settings, |_, _| ()).await;
+            listening.map(|(subscription, _)| subscription)
         };
         match listening {
-            Ok(connection) => Some(connection),
+            Ok(subscription) => Some(subscription),
             Err(error) => {
                 let cause = Trouble::of(error).cause.into_owned();
                 self.find(Finding::SubscriberFails { cause });

@@ -26,7 +26,7 @@ pub(super) async fn ask(
 ) -> Result<View, RedisError> {
     let mut connection = match (connection, origin) {
         (Some(connection), _) => connection,
-        (None, Some(origin)) => origin.connect(settings).await?,
+        (None, Some(origin)) => origin.connect(settings).await?.connection,
         (None, None) => return Err(no_address()),
     };
     let questions = view::questions();

@@ -18,6 +18,12 @@ const NEEDS_TLS: &str = "TLS (rediss+cluster://) needs this crate's feature `tls
 pub(crate) struct Seeds(Vec<ConnectionInfo>);
 
 impl Seeds {
+    /// Whether an address begins as those of clusters do.
+    #[cfg(feature = "cluster")]
+    pub(crate) fn is_url(url: &str) -> bool {
+        scheme(url).is_some()
+    }
+
     /// Reads `redis+cluster://[user:password@]host[:port][,host[:port]]…[/][?option=value]`.
     ///
     /// # Errors

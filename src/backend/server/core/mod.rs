@@ -359,6 +359,17 @@ impl Core {
         }
     }
 
+    /// Another server is asked from now on, whose clock may be behind: what the last one said of when
+    /// a place was taken or a grant was over says nothing of the grants of this one.
+    pub(super) fn moved(&mut self) {
+        for entry in self.entries.values_mut() {
+            if let Entry::Waiting(waiter) = entry {
+                waiter.queued = waiter.queued.map(|_| 0);
+                waiter.over = None;
+            }
+        }
+    }
+
     /// A connection for commands came up or went down. What could not be sent meanwhile is sent
     /// now.
     pub(super) fn link_changed(&mut self, now: Instant, link: usize, up: bool) {

@@ -14,6 +14,8 @@ use redis::{ErrorKind, RedisError, ServerError, ServerErrorKind, make_extension_
 
 use self::handshake::Cause;
 pub(crate) use self::handshake::suspect;
+#[cfg(feature = "sentinel")]
+use crate::backend::server::sentinel::lost::Lost;
 use crate::error::BackendErrorKind;
 
 /// Why a request has no answer.
@@ -119,6 +121,16 @@ impl Trouble {
                 error,
             };
         }
+        #[cfg(feature = "sentinel")]
+        if let Some(lost) = Lost::read(&error) {
+            let (kind, cause) = (lost.kind, lost.cause.clone());
+            return Self {
+                kind,
+                cause,
+                advice: None,
+                error,
+            };
+        }
         if let Some(cause) = Cause::of(&error) {
             return Self::caused(cause);
         }
@@ -178,7 +190,7 @@ pub(crate) fn broken(error: &RedisError) -> Cow<'static, str> {
 }
 
 /// The error of the system, which the client keeps behind a pointer.
-fn io_error(error: &RedisError) -> Option<&io::Error> {
+pub(crate) fn io_error(error: &RedisError) -> Option<&io::Error> {
     let source = error.source()?;
     let shared = source.downcast_ref::<Arc<dyn Error + Send + Sync>>();
     match shared {
