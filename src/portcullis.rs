@@ -8,8 +8,6 @@ use tokio::sync::oneshot;
 
 use crate::address::IntoAddress;
 use crate::backend::memory::{Memory, MemoryBackend};
-#[cfg(feature = "cluster")]
-use crate::backend::server::Seeds;
 use crate::backend::server::{Origin, Replicas, ServerBackend, Settings, Source};
 use crate::backend::{Backend, ShutdownReport};
 use crate::check::{Check, ConnectError, Severity};
@@ -274,35 +272,21 @@ impl Builder {
     /// | `redis://name:word@host/`, `redis://:word@host/` | user and password, or only a password |
     /// | `…?protocol=resp3` | the protocol from Redis 6 on, in place of the one that all speak |
     /// | `redis+sentinel://host:port,host2:port/service/db` | sentinels that name the server (feature `sentinel`), as a `Sentinel` does |
+    /// | `redis+cluster://host:port,host2:port`, `rediss+cluster://…` | a cluster, by some of its nodes (feature `cluster`) |
     ///
     /// The port is 6379, that of a sentinel 26379, and the database 0 where none is named. What is
     /// not a letter or a digit in a name or a password is written `%XX`. Processes share gates only if they use the same
     /// database; another than 0 needs the right to `SELECT`. The protocol makes no difference to
     /// gates: pushes come over both. `#insecure` behind a `rediss://` address is refused.
+    ///
+    /// Name several nodes of a cluster, since any may be away when the handle is first used; the
+    /// others are found. All are connected to with the same credentials, and each master has its own
+    /// [`connections`](Self::connections). A gate is on one node with all that belongs to it, and
+    /// gates are spread over all by their names. After a master was replaced, and while a slot moves,
+    /// calls wait as long as they would for a server that does not serve.
     pub fn url(mut self, server: impl IntoAddress) -> Self {
         match server.into_address() {
             Ok(address) => self.source = Some(address.source),
-            Err(error) => self.url_error = Some(error),
-        }
-        self
-    }
-
-    /// Sets the cluster to use, by the address of one or several of its nodes:
-    /// `redis+cluster://user:password@node-1:6379,node-2:6379`.
-    ///
-    /// Name more than one, since any may be away when the handle is first used; the others are
-    /// found. All are connected to with the same credentials, and each master has its own
-    /// [`connections`](Self::connections). A gate is on one node with all that belongs to it;
-    /// gates are spread over all by their names.
-    ///
-    /// Waiters are told by a channel for each slot in use, from Redis 7 on; before, each message reaches
-    /// all nodes. After a master was replaced, and while a slot moves, calls wait as long as they
-    /// would for a server that does not serve.
-    #[cfg(feature = "cluster")]
-    #[cfg_attr(docsrs, doc(cfg(feature = "cluster")))]
-    pub fn cluster(mut self, url: impl AsRef<str>) -> Self {
-        match Seeds::parse(url.as_ref()) {
-            Ok(seeds) => self.source = Some(Source::Cluster(seeds)),
             Err(error) => self.url_error = Some(error),
         }
         self

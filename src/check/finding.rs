@@ -180,7 +180,7 @@ impl fmt::Display for Finding {
                 "the server is a replica and takes no writes; name the address of its master",
             ),
             Self::Cluster => f.write_str(
-                "the server is a node of a cluster; name the cluster by `Builder::cluster`",
+                "the server is a node of a cluster; give the address of the cluster, redis+cluster://",
             ),
             Self::TooOld { version } => write!(
                 f,

@@ -98,7 +98,7 @@ impl Rig for ClusterRig {
     }
 
     fn handle_with_prefix(&self, prefix: &str) -> Portcullis {
-        let builder = Portcullis::builder().cluster(self.cluster.url());
+        let builder = Portcullis::builder().url(self.cluster.url());
         builder
             .prefix(prefix)
             .command_timeout(Duration::from_secs(2))

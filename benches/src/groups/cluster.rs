@@ -25,7 +25,7 @@ fn run(report: &mut Report) {
     runtime().block_on(async {
         let server = Server::start();
         let (one, three) = (Cluster::start(1, 0).await, Cluster::start(3, 0).await);
-        let on_cluster = |cluster: &Cluster| Portcullis::builder().cluster(cluster.url()).build();
+        let on_cluster = |cluster: &Cluster| Portcullis::builder().url(cluster.url()).build();
         let places = [
             (
                 "one server",

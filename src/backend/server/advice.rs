@@ -138,7 +138,7 @@ pub(super) fn on_answer(kind: BackendErrorKind, error: Option<&RedisError>) -> C
         }
         (BackendErrorKind::Unsupported, code) => {
             return format!(
-                "the server is a node of a cluster ({code}); name the cluster by `Builder::cluster`"
+                "the server is a node of a cluster ({code}); give the address of the cluster, redis+cluster://"
             )
             .into();
         }

@@ -70,7 +70,7 @@ async fn what_one_masters_user_lacks_is_found_and_who_has_all_that_is_documented
     let url = cluster.url().replace("://", &format!("://{user}:secret@"));
     let build = || {
         portcullis::Portcullis::builder()
-            .cluster(&url)
+            .url(&*url)
             .prefix("suite")
             .build()
     };

@@ -19,7 +19,7 @@ async fn one_node_that_answers_is_enough_to_find_all() {
     let seed = cluster.nodes[2].port();
     let url = format!("redis+cluster://{mute},127.0.0.1:1,127.0.0.1:{seed}");
     let gates = Portcullis::builder()
-        .cluster(url)
+        .url(url)
         .prefix("suite")
         .build()
         .expect("a valid configuration");
@@ -38,7 +38,7 @@ async fn a_cluster_that_is_not_there_is_told_of_in_time() {
         "redis+cluster://127.0.0.1:1".to_owned(),
     ] {
         let gates = Portcullis::builder()
-            .cluster(url)
+            .url(url)
             .build()
             .expect("a valid configuration");
         let asked = Instant::now();
@@ -53,7 +53,7 @@ async fn a_cluster_that_is_not_there_is_told_of_in_time() {
 async fn a_server_that_is_no_cluster_says_so() {
     let server = Server::start();
     let gates = Portcullis::builder()
-        .cluster(format!("redis+cluster://127.0.0.1:{}", server.port()))
+        .url(format!("redis+cluster://127.0.0.1:{}", server.port()))
         .build()
         .expect("a valid configuration");
     let error = failure(lock(&gates, "gate").try_lock().await).to_string();

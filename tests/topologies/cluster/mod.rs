@@ -18,7 +18,7 @@ use crate::common::LONG;
 use crate::support::{Cluster, History, Hold};
 
 fn builder(cluster: &Cluster) -> Builder {
-    Portcullis::builder().cluster(cluster.url()).prefix("suite")
+    Portcullis::builder().url(cluster.url()).prefix("suite")
 }
 
 /// A handle whose callers have time for a failover or a migration.
