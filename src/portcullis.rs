@@ -237,7 +237,7 @@ impl fmt::Debug for Portcullis {
 ///
 /// | setting | unit and range | default |
 /// | --- | --- | --- |
-/// | [`url`](Self::url) | `redis://`, `rediss://` (feature `tls`), `unix://`, `redis+sentinel://` (feature `sentinel`) | `redis://127.0.0.1/` |
+/// | [`url`](Self::url) | `redis://`, `rediss://` (feature `tls`), `unix://`, `redis+sentinel://` (feature `sentinel`), `redis+cluster://` (feature `cluster`) | `redis://127.0.0.1/` |
 #[cfg_attr(
     feature = "tls",
     doc = "| [`tls`](Self::tls) | certificates in PEM | the CAs that the system trusts, no certificate of our own |"

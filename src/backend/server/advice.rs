@@ -134,7 +134,7 @@ pub(super) fn on_answer(kind: BackendErrorKind, error: Option<&RedisError>) -> C
              with no command renamed?"
         }
         (BackendErrorKind::Unsupported, "NOCLUSTER") => {
-            "the server is no cluster's node; name it by `Builder::url`"
+            "the server is no cluster's node; leave `+cluster` out of its address"
         }
         (BackendErrorKind::Unsupported, code) => {
             return format!(
