@@ -393,7 +393,7 @@ impl Driver {
                             }
                             let mut failure = Failure::of_server(error);
                             if self.cluster.is_some() {
-                                failure = failure.as_its_slot_moves();
+                                failure = failure.of_moving_slot();
                             }
                             match failure {
                                 Failure::NoScript if self.settings.preloaded => {

@@ -166,7 +166,7 @@ impl Origin {
     pub(super) async fn left(&self, term: Term) {
         match &self.source {
             Source::Server(_) | Source::Pool(_) | Source::Cluster(_) => {
-                std::future::pending().await
+                std::future::pending::<()>().await;
             }
             #[cfg(feature = "sentinel")]
             Source::Sentinel(sentinels) | Source::SentinelPool(_, sentinels) => {

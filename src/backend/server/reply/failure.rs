@@ -61,7 +61,7 @@ impl Failure {
     /// The same, of a node of a cluster. While a slot is on its way, a key that a script has removed
     /// counts as one that has left: the script is ended where it touches it again, and what it wrote
     /// before stays. What is repeated with the same token finds that.
-    pub(crate) fn as_its_slot_moves(self) -> Self {
+    pub(crate) fn of_moving_slot(self) -> Self {
         match self {
             Self::Final(_, error) if error.code() == Some("CROSSSLOT") => Self::Unknown(None),
             other => other,
