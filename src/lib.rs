@@ -28,6 +28,7 @@ pub mod layer;
 mod lease;
 mod mutex;
 mod portcullis;
+pub mod quorum;
 mod rate_limit;
 pub mod scripts;
 mod semaphore;
@@ -43,7 +44,7 @@ pub use redis;
 
 pub use self::backend::ShutdownReport;
 pub use self::error::{
-    BackendError, BackendErrorKind, ConfigError, LockError, Refusal, RefusalKind,
+    BackendError, BackendErrorKind, ConfigError, LockError, Refusal, RefusalKind, ServerVote,
 };
 pub use self::key::Key;
 pub use self::layer::{ConcurrencyLimitLayer, Held, MutexLayer, OnOutage, RateLimitLayer};

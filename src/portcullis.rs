@@ -7,6 +7,7 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 
 use crate::backend::memory::{Memory, MemoryBackend};
+use crate::backend::quorum::{QuorumBackend, QuorumSettings};
 use crate::backend::server::{Origin, ServerBackend, Settings, Source};
 use crate::backend::{Backend, ShutdownReport};
 use crate::check::{Check, ConnectError, Severity};
@@ -44,6 +45,29 @@ impl Portcullis {
     /// Starts to configure a handle.
     pub fn builder() -> Builder {
         Builder::default()
+    }
+
+    /// A handle on a majority of independent servers, with the defaults; see
+    /// [`quorum`](crate::quorum) for what that promises.
+    ///
+    /// # Errors
+    ///
+    /// As [`Builder::build`].
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # fn main() -> Result<(), portcullis::ConfigError> {
+    /// use portcullis::Portcullis;
+    ///
+    /// let gates = Portcullis::quorum(["redis://a.example/", "redis://b.example/", "redis://c.example/"])?;
+    /// assert_eq!(gates.mutex("nightly-report").tolerates(), 1);
+    /// # Ok(()) }
+    /// ```
+    pub fn quorum<S: redis::IntoConnectionInfo>(
+        servers: impl IntoIterator<Item = S>,
+    ) -> Result<Self, ConfigError> {
+        Self::builder().quorum(servers).build()
     }
 
     /// A handle on gates in this process' memory: for development, tests, and services of which
@@ -128,6 +152,11 @@ impl Portcullis {
         ConfigError: From<Q::Error>,
     {
         let (backend, prefix) = (Arc::clone(&self.backend), self.prefix.clone());
+        if backend.servers() > 1 {
+            let problem = "it is not kept over a quorum of servers, on which nothing is counted \
+                           once; use a handle on one server";
+            return Err(ConfigError::new("rate_limiter", problem));
+        }
         Ok(RateLimiter::named(
             backend,
             prefix,
@@ -233,6 +262,9 @@ impl fmt::Debug for Portcullis {
 ///
 /// | setting | unit and range | default |
 /// | --- | --- | --- |
+/// | [`quorum`](Self::quorum) | 3 to 15 servers, of which a majority decides | none: one server |
+/// | [`server_timeout`](Self::server_timeout) | 1 ms to 60 s | 50 ms, or TTL/20 |
+/// | [`quarantine`](Self::quarantine) | on, off | on |
 /// | [`url`](Self::url) | `redis://`, `unix://` | `redis://127.0.0.1/` |
 /// | [`prefix`](Self::prefix) | 1 to 64 of `A-Z a-z 0-9 - _ . :` | `portcullis` |
 /// | [`connections`](Self::connections) | 1 to 4 | 2 |
@@ -248,13 +280,27 @@ pub struct Builder {
     url_error: Option<ConfigError>,
     prefix: Option<String>,
     settings: Settings,
+    /// The servers of a quorum, if it is one.
+    servers: Option<Vec<redis::ConnectionInfo>>,
+    quorum: QuorumSettings,
 }
 
 impl Builder {
     /// Sets the server to use: anything that makes a [`redis::ConnectionInfo`].
     pub fn url(mut self, server: impl redis::IntoConnectionInfo) -> Self {
+        if let Some(info) = self.address("url", server) {
+            self.source = Some(Source::Server(Box::new(info)));
+        }
+        self
+    }
+
+    fn address(
+        &mut self,
+        field: &'static str,
+        server: impl redis::IntoConnectionInfo,
+    ) -> Option<redis::ConnectionInfo> {
         match server.into_connection_info() {
-            Ok(info) => self.source = Some(Source::Server(Box::new(info))),
+            Ok(info) => Some(info),
             // The cause may quote the URL, and with it a password: only what it is about is told.
             Err(error) => {
                 let problem = if error.to_string().contains("TLS") {
@@ -263,9 +309,47 @@ impl Builder {
                     "not the address of a server, such as redis://127.0.0.1:6379/0 or \
                      unix:///run/redis/redis.sock"
                 };
-                self.url_error = Some(ConfigError::new("url", problem));
+                self.url_error = Some(ConfigError::new(field, problem));
+                None
             }
         }
+    }
+
+    /// Takes a majority of these independent servers in place of one: see [`quorum`](crate::quorum)
+    /// for what that promises. An odd number, 3 to 15. Each has one connection for commands, and one
+    /// listens.
+    pub fn quorum<S: redis::IntoConnectionInfo>(
+        mut self,
+        servers: impl IntoIterator<Item = S>,
+    ) -> Self {
+        let mut all = Vec::new();
+        for server in servers {
+            all.extend(self.address("quorum", server));
+        }
+        self.servers = Some(all);
+        self
+    }
+
+    /// Sets how long one server of a [quorum](Self::quorum) has for its vote: 1 ms to 60 s, by default
+    /// 50 ms or a twentieth of the gate's TTL, whichever is less.
+    ///
+    /// A request that does not wait for its turn has its answer by then. A server that says nothing for
+    /// four times as long, and for 200 ms at least, is not asked until it answers promptly again.
+    pub fn server_timeout(mut self, timeout: Duration) -> Self {
+        self.quorum.server_timeout = Some(timeout);
+        self
+    }
+
+    /// Sets whether a server of a [quorum](Self::quorum) that may have lost leases has no vote until
+    /// they have ended: on by default.
+    ///
+    /// It has none while it has run for less than a gate's TTL, as `INFO` tells, or when another server
+    /// has taken its place, as after a failover. A server that loses nothing in a restart, with
+    /// `appendonly yes` and `appendfsync always`, votes at once.
+    ///
+    /// Turned off, two processes may hold one lock after a server was restarted within a TTL.
+    pub fn quarantine(mut self, quarantine: bool) -> Self {
+        self.quorum.quarantine = quarantine;
         self
     }
 
@@ -345,6 +429,27 @@ impl Builder {
             Some(prefix) => Prefix::new(prefix)?,
             None => Prefix::default(),
         };
+        if let Some(servers) = self.servers {
+            if self.source.is_some() || self.subscriber.is_some() {
+                let problem =
+                    "it is all that a handle needs; name neither url, pool nor subscriber";
+                return Err(ConfigError::new("quorum", problem));
+            }
+            let addresses: Vec<String> = servers
+                .iter()
+                .map(|server| server.addr().to_string())
+                .collect();
+            let twice = |at: usize| addresses[..at].contains(&addresses[at]);
+            if (0..addresses.len()).any(twice) {
+                let problem = "it names one address twice; name independent servers";
+                return Err(ConfigError::new("quorum", problem));
+            }
+            let origin = |info| Origin::new(Source::Server(Box::new(info)), None);
+            let origins = servers.into_iter().map(origin).collect();
+            let prefix = prefix.of_quorum();
+            let backend = QuorumBackend::start(origins, &prefix, self.settings, &self.quorum)?;
+            return Ok(Portcullis { backend, prefix });
+        }
         let source = match self.source {
             Some(source) => source,
             None => Source::local()?,

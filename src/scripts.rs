@@ -19,11 +19,12 @@
 
 use std::fmt;
 
+use crate::backend::quorum;
 use crate::backend::server::Script;
 
-/// All that a handle may run.
+/// All that a handle may run, on one server or on a [quorum](crate::quorum).
 pub fn all() -> impl Iterator<Item = ServerScript> {
-    Script::all().map(ServerScript)
+    Script::all().chain(quorum::scripts()).map(ServerScript)
 }
 
 /// One script.

@@ -4,6 +4,7 @@ mod handoff;
 mod layer_overhead;
 mod memory_backend;
 mod outage;
+mod quorum;
 mod renewal;
 mod scale;
 mod semaphore;
@@ -20,7 +21,7 @@ pub(crate) struct Group {
     pub(crate) run: fn(&mut Report),
 }
 
-pub(crate) const GROUPS: [Group; 8] = [
+pub(crate) const GROUPS: [Group; 9] = [
     uncontended::GROUP,
     handoff::GROUP,
     semaphore::GROUP,
@@ -28,13 +29,15 @@ pub(crate) const GROUPS: [Group; 8] = [
     layer_overhead::GROUP,
     memory_backend::GROUP,
     outage::GROUP,
+    quorum::GROUP,
     scale::GROUP,
 ];
 
-pub(crate) const ROLES: [Role; 4] = [
+pub(crate) const ROLES: [Role; 5] = [
     handoff::ROLE,
     semaphore::ROLE,
     layer_overhead::ROLE,
+    quorum::ROLE,
     scale::ROLE,
 ];
 

@@ -19,6 +19,7 @@ use super::link::{self, Fresh};
 use super::origin::Origin;
 use super::reply::failure::Trouble;
 use super::reply::{self, Failure};
+use super::script::Script;
 use super::weather::{Change, Weather};
 use crate::key::Prefix;
 use crate::time::Instant;
@@ -39,6 +40,11 @@ const PROBE: Duration = Duration::from_millis(200);
 /// Leases are looked at this often though no timer is due: timers stand still while a machine is
 /// suspended.
 const LOOK: Duration = Duration::from_secs(1);
+
+/// What loads all scripts.
+fn scripts() -> Pipeline {
+    link::scripts(Script::all())
+}
 
 /// What the tasks of this thread report.
 #[derive(Debug)]
@@ -319,7 +325,9 @@ impl Driver {
             // In a task of its own: a panic in somebody's resolver or pool must not end the
             // attempts.
             let attempt =
-                tokio::spawn(async move { link::connect(&origin, &settings, &probe).await });
+                tokio::spawn(
+                    async move { link::connect(&origin, &settings, &probe, scripts()).await },
+                );
             let result = attempt
                 .await
                 .unwrap_or_else(|_| Err((redis::ErrorKind::Client, "connecting panicked").into()));
@@ -661,12 +669,17 @@ impl Driver {
             self.warn_polling(None);
             return;
         }
+        let events = self.events.clone();
+        let tell = move |inbox| {
+            // A driver that is gone needs to know nothing.
+            let _ = events.send(Event::Inbox(inbox));
+        };
         let listener = Listener {
             origin: Arc::clone(&self.origin),
             settings: self.settings.clone(),
             channel: self.prefix.inbox(&self.instance),
             instance: self.instance,
-            events: self.events.clone(),
+            tell,
             changes: receiver,
         };
         tokio::spawn(listener.run());
@@ -715,7 +728,7 @@ impl Driver {
         };
         let (mut connection, patience) = (connection.clone(), self.settings.command_timeout);
         tokio::spawn(async move {
-            let pipeline = link::scripts();
+            let pipeline = scripts();
             // Without it each request goes with its text, which is slower and no less right.
             let _ = timeout(
                 patience,

@@ -11,13 +11,12 @@ use std::time::Duration;
 use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, Cmd, PushInfo, PushKind, RedisError, Value};
 use tokio::sync::Notify;
-use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender};
+use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::time::{sleep, timeout};
 
 use super::Settings;
 use super::backoff::Backoff;
 use super::core::Channel;
-use super::driver::Event;
 use super::origin::Origin;
 use super::reply::Failure;
 use crate::error::BackendErrorKind;
@@ -35,7 +34,7 @@ const FORBIDDEN: Duration = Duration::from_secs(60);
 
 /// What becomes of the subscription.
 #[derive(Debug)]
-pub(super) enum Inbox {
+pub(in crate::backend) enum Inbox {
     Up,
     Down,
     /// It can't be had for longer than a hiccup; again with each further attempt.
@@ -48,19 +47,20 @@ pub(super) enum Inbox {
     },
 }
 
-pub(super) struct Listener {
-    pub(super) origin: Arc<Origin>,
-    pub(super) settings: Settings,
+/// `T` tells the driver what becomes of it.
+pub(in crate::backend) struct Listener<T> {
+    pub(in crate::backend) origin: Arc<Origin>,
+    pub(in crate::backend) settings: Settings,
     /// The process' own channel.
-    pub(super) channel: String,
-    pub(super) instance: Instance,
-    pub(super) events: UnboundedSender<Event>,
-    pub(super) changes: UnboundedReceiver<Channel>,
+    pub(in crate::backend) channel: String,
+    pub(in crate::backend) instance: Instance,
+    pub(in crate::backend) tell: T,
+    pub(in crate::backend) changes: UnboundedReceiver<Channel>,
 }
 
-impl Listener {
+impl<T: Fn(Inbox) + Clone + Send + Sync + 'static> Listener<T> {
     /// Runs until the driver is gone.
-    pub(super) async fn run(mut self) {
+    pub(in crate::backend) async fn run(mut self) {
         let mut joined = HashSet::new();
         let mut attempts = 0;
         loop {
@@ -91,8 +91,7 @@ impl Listener {
     }
 
     fn tell(&self, inbox: Inbox) {
-        // A driver that is gone needs to know nothing.
-        let _ = self.events.send(Event::Inbox(inbox));
+        (self.tell)(inbox);
     }
 
     /// Lets time pass, taking note of the channels asked for. False when the driver is gone.
@@ -150,7 +149,7 @@ impl Listener {
     }
 
     async fn open(&self, cut: Arc<Notify>) -> Result<MultiplexedConnection, RedisError> {
-        let events = self.events.clone();
+        let tell = self.tell.clone();
         // Straight to the driver: a grant has one hop less to make.
         let receive = move |info: PushInfo| -> Result<(), ()> {
             match info.kind {
@@ -159,10 +158,10 @@ impl Listener {
                         info.data.as_slice()
                     {
                         let channel = String::from_utf8_lossy(channel).into_owned();
-                        let _ = events.send(Event::Inbox(Inbox::Message {
+                        tell(Inbox::Message {
                             channel,
                             text: text.clone(),
-                        }));
+                        });
                     }
                 }
                 PushKind::Disconnection => cut.notify_one(),
@@ -193,10 +192,10 @@ impl Listener {
         tolerate(self.subscribe(connection, channel).await)
     }
 
-    async fn bounded<T>(
+    async fn bounded<A>(
         &self,
-        work: impl Future<Output = Result<T, RedisError>>,
-    ) -> Result<T, RedisError> {
+        work: impl Future<Output = Result<A, RedisError>>,
+    ) -> Result<A, RedisError> {
         let late = || RedisError::from(std::io::Error::from(std::io::ErrorKind::TimedOut));
         timeout(self.settings.command_timeout, work)
             .await

@@ -22,12 +22,12 @@ const WATCH: TcpKeepalive = TcpKeepalive::new();
 const QUIET: Duration = Duration::from_secs(15);
 
 /// A connection that has just been made.
-pub(super) struct Fresh {
-    pub(super) connection: MultiplexedConnection,
+pub(in crate::backend) struct Fresh {
+    pub(in crate::backend) connection: MultiplexedConnection,
     /// The server's clock, read during the handshake.
-    pub(super) us: u64,
+    pub(in crate::backend) us: u64,
     /// The policy by which the server may drop keys that are in use, if it has one.
-    pub(super) evicts: Option<String>,
+    pub(in crate::backend) evicts: Option<String>,
 }
 
 impl fmt::Debug for Fresh {
@@ -39,20 +39,21 @@ impl fmt::Debug for Fresh {
     }
 }
 
-/// Opens a connection, reads the server's clock over it and loads the scripts.
+/// Opens a connection, reads the server's clock over it and loads the scripts, unless somebody else
+/// does.
 ///
 /// Fails where it would not serve: at a replica, which takes connections as a master does, and while
 /// the server loads its data or is busy.
-pub(super) async fn connect(
+pub(in crate::backend) async fn connect(
     origin: &Origin,
     settings: &Settings,
     probe: &str,
+    scripts: Pipeline,
 ) -> Result<Fresh, RedisError> {
     let mut connection = origin.connect(settings).await?;
     let (greeting, mut loading) = (greeting(probe), connection.clone());
     let load = async move {
         if !settings.preloaded {
-            let scripts = scripts();
             let loaded = loading.send_packed_commands(&scripts, 0, scripts.len());
             // Why not, if so, says the greeting.
             let _ = loaded.await;
@@ -112,7 +113,7 @@ fn greeting(probe: &str) -> Pipeline {
 }
 
 /// Asks for a key that nobody has: answered by a server that serves, with whatever.
-pub(super) async fn probe(
+pub(in crate::backend) async fn probe(
     connection: &mut MultiplexedConnection,
     key: &str,
     patience: Duration,
@@ -140,13 +141,13 @@ fn is_replica(info: &Value) -> bool {
     field(info, "role:").is_some_and(|role| role == "slave")
 }
 
-/// What loads all scripts.
-pub(super) fn scripts() -> Pipeline {
-    let mut scripts = Pipeline::new();
-    for script in Script::all() {
-        scripts.cmd("SCRIPT").arg("LOAD").arg(&script.code);
+/// What loads scripts.
+pub(in crate::backend) fn scripts(all: impl Iterator<Item = &'static Script>) -> Pipeline {
+    let mut pipeline = Pipeline::new();
+    for script in all {
+        pipeline.cmd("SCRIPT").arg("LOAD").arg(&script.code);
     }
-    scripts
+    pipeline
 }
 
 /// A connection of our own: small requests must not wait for the acknowledgement of earlier ones.
@@ -170,7 +171,7 @@ pub(super) async fn open(
         .map_err(|_| timed_out())?
 }
 
-pub(super) fn timed_out() -> RedisError {
+pub(in crate::backend) fn timed_out() -> RedisError {
     std::io::Error::from(std::io::ErrorKind::TimedOut).into()
 }
 
@@ -182,7 +183,7 @@ fn evicting_policy(info: &Value) -> Option<String> {
 }
 
 /// What an answer to `INFO` says behind `name`.
-fn field<'a>(info: &'a Value, name: &str) -> Option<&'a str> {
+pub(in crate::backend) fn field<'a>(info: &'a Value, name: &str) -> Option<&'a str> {
     let text = match info {
         Value::BulkString(bytes) => std::str::from_utf8(bytes).ok()?,
         Value::VerbatimString { text, .. } => text,

@@ -6,18 +6,18 @@
 //! runtimes. Callers talk to it through a channel that never blocks.
 
 mod advice;
-mod backoff;
-mod call;
+pub(super) mod backoff;
+pub(super) mod call;
 mod check;
-mod clock;
-mod core;
+pub(super) mod clock;
+pub(super) mod core;
 mod driver;
-mod inbox;
-mod link;
+pub(super) mod inbox;
+pub(super) mod link;
 mod origin;
-mod reply;
+pub(super) mod reply;
 mod script;
-mod weather;
+pub(super) mod weather;
 
 use std::fmt;
 use std::sync::Arc;
@@ -37,7 +37,7 @@ use super::{
     Acquire, Backend, CheckAnswer, Place, ReleaseAnswer, ShutdownReport, Take, Taking, Terms,
     Waiting, thread,
 };
-use crate::error::{BackendError, BackendErrorKind, ConfigError};
+use crate::error::{BackendError, ConfigError};
 use crate::key::{Prefix, Resource, Subject};
 use crate::time::Clock;
 use crate::token::{Instance, Token};
@@ -66,7 +66,7 @@ impl Default for Settings {
 }
 
 impl Settings {
-    fn check(&self) -> Result<(), ConfigError> {
+    pub(super) fn check(&self) -> Result<(), ConfigError> {
         let timeouts = Duration::from_millis(10)..=Duration::from_secs(60);
         if !(1..=4).contains(&self.connections) {
             return Err(ConfigError::out_of_range(
@@ -200,9 +200,7 @@ impl ServerPlace {
 impl Place for ServerPlace {
     fn acquire(&self, myself: &Arc<dyn Place>, terms: &Terms) -> Acquire {
         let Ok(token) = Token::draw() else {
-            let text = "the system gives no random numbers, so no token can be drawn";
-            let error = BackendError::new(BackendErrorKind::Refused, text, None);
-            return Acquire::Ready(Err(error.into()));
+            return Acquire::Ready(Err(BackendError::no_randomness().into()));
         };
         let (sender, answer) = oneshot::channel();
         self.tell(Command::Acquire {

@@ -70,7 +70,7 @@ impl Origin {
     }
 
     /// Whether there is a place to listen at: a pool can't receive pushes.
-    pub(super) const fn can_listen(&self) -> bool {
+    pub(in crate::backend) const fn can_listen(&self) -> bool {
         self.subscriber.is_some() || matches!(self.source, Source::Server(_))
     }
 

@@ -26,7 +26,7 @@ mod stamps;
 mod taking;
 #[cfg(test)]
 mod tests;
-mod timers;
+pub(in crate::backend) mod timers;
 mod waiting;
 
 use std::collections::HashMap;
@@ -58,7 +58,7 @@ use crate::time::Instant;
 use crate::token::{ByToken, Token};
 
 /// How long until a request is repeated that the server could not or would not serve.
-fn retry_in(attempts: u32, random: u32) -> Duration {
+pub(in crate::backend) fn retry_in(attempts: u32, random: u32) -> Duration {
     const RETRY: Backoff = Backoff::new(Duration::from_millis(25), Duration::from_secs(1));
     RETRY.pause(attempts, random)
 }
@@ -95,7 +95,7 @@ pub(super) enum Command {
 
 /// A channel that other clients of an exact key tell of releases on.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Channel {
+pub(in crate::backend) enum Channel {
     Join(Box<str>),
     Leave(Box<str>),
 }
@@ -122,19 +122,19 @@ impl Entry {
 /// The acquires of one token that were sent and not answered: they may run until `latest_ms` of the
 /// server's clock.
 #[derive(Debug, Clone, Copy, Default)]
-struct Open {
+pub(in crate::backend) struct Open {
     count: u32,
-    latest_ms: u64,
+    pub(in crate::backend) latest_ms: u64,
 }
 
 impl Open {
-    fn sent(&mut self, latest_ms: u64) {
+    pub(in crate::backend) fn sent(&mut self, latest_ms: u64) {
         self.count += 1;
         self.latest_ms = self.latest_ms.max(latest_ms);
     }
 
     /// An answered command can't run again.
-    fn answered(&mut self) {
+    pub(in crate::backend) fn answered(&mut self) {
         self.count = self.count.saturating_sub(1);
         if self.count == 0 {
             self.latest_ms = 0;
@@ -159,7 +159,7 @@ pub(super) struct Core {
     tags: HashMap<Tag, TagState>,
     takers: HashMap<u64, Taker>,
     last_taker: u64,
-    timers: Timers,
+    timers: Timers<Due>,
     shutdown: Option<Shutdown>,
     calls: Vec<Call>,
     channels: Vec<Channel>,
@@ -410,7 +410,7 @@ impl Core {
     }
 }
 
-fn garbled() -> Failure {
+pub(in crate::backend) fn garbled() -> Failure {
     let garbled = (
         redis::ErrorKind::UnexpectedReturnType,
         "an answer that none of our scripts gives",
