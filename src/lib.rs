@@ -8,6 +8,9 @@
 //! failover with asynchronous replication can grant twice. Where correctness depends on it, check
 //! the [fencing token](FencingToken) at the resource.
 //!
+//! On a [quorum] of independent servers: mutual exclusion while no more of them lose leases than are
+//! tolerated, and no clock runs much faster than others.
+//!
 //! A [quota](Quota) is kept in any window as its algorithm says, and a call counts at most once.
 //!
 //! # Features

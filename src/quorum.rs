@@ -49,9 +49,9 @@
 //! tokens](crate::FencingToken) than it has seen. Guards of a quorum have one, as others have: a lock
 //! is handed out only when a majority agrees on it while they hold the lock. It is mostly agreed on with
 //! the first answers, else written back, and without agreement there is no guard. A later majority
-//! has a server of this one, so its number is greater, as long as not so many servers lose their data
-//! that they are a majority; the numbers begin with the servers' clocks, so that most losses of all
-//! do no harm. Clients of other libraries that share a key by
+//! has a server of this one, so its number is greater. Where just that server has lost its data, the
+//! number is greater all the same, since all begin at the middle one of the servers' clocks: unless
+//! that was set back by more than has passed since. Clients of other libraries that share a key by
 //! [`mutex_at`](crate::Portcullis::mutex_at) draw none.
 //!
 //! # The debate
