@@ -103,10 +103,4 @@ impl Servers {
         })
         .await;
     }
-
-    /// The keys of locks that one server has.
-    pub(crate) async fn locks_at(&self, server: usize) -> usize {
-        let keys = self.servers[server].keys_with("portcullis:quorum:").await;
-        keys.iter().filter(|key| key.contains("}:m:")).count()
-    }
 }

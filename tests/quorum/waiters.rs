@@ -112,7 +112,6 @@ async fn a_process_that_is_killed_while_it_waits_or_holds_is_passed() {
     stopped.signal("CONT");
     assert_eq!(stopped.hear(), "inside");
     drop(stopped);
-    within(2 * LIMIT, "its lease ends", mutex.lock())
-        .await
-        .expect("its turn comes");
+    let last = within(2 * LIMIT, "its lease ends", mutex.lock()).await;
+    give_back(last.expect("its turn comes")).await;
 }

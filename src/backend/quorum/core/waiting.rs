@@ -214,6 +214,10 @@ impl Core {
         let clock = self.servers[server].clock.ms(now);
         let (Some(server_ms), Some(estimate), true) = (clock, self.estimate(now), votes) else {
             // Asked as soon as it can be.
+            let old_at = self.old_enough_at(now, ttl.get());
+            if let Some(Entry::Waiting(waiter)) = self.entries.get_mut(&token) {
+                waiter.old_at = waiter.old_at.min(old_at);
+            }
             return;
         };
         let pushed = self.servers[server].listening;
@@ -572,7 +576,8 @@ impl Core {
             self.leave(now, token, Err(refusal.into()));
             return;
         }
-        if !waiter.entered && now >= waiter.patience {
+        let waits = waiter.entered && waiter.request.terms.wait != Wait::No;
+        if !waits && now >= waiter.patience {
             let error = self.waiter_error(now, token);
             self.leave(now, token, Err(error.into()));
             return;
