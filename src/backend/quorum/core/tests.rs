@@ -94,6 +94,15 @@ impl Request {
     }
 }
 
+fn draw(last: &mut u64, fill: bool, least: u64) -> u64 {
+    if fill {
+        *last = (*last).max(least);
+        return least;
+    }
+    *last = (*last + 1).max(least);
+    *last
+}
+
 impl Fake {
     fn ms(&self, now: Instant) -> u64 {
         now.as_nanos() / MS + self.ahead
@@ -125,16 +134,16 @@ impl Fake {
                 fence,
             } => {
                 let fill = mode == Mode::Fill;
-                let mut draw = |least: u64| {
-                    self.fence = if fill {
-                        self.fence.max(least)
-                    } else {
-                        (self.fence + 1).max(least)
-                    };
-                    if fill { least } else { self.fence }
-                };
                 if let Some((_, ends)) = self.holders.get(&name) {
-                    return (list(&[0, us, int(draw(fence)), int(*ends - ms)]), None);
+                    return (
+                        list(&[
+                            0,
+                            us,
+                            int(draw(&mut self.fence, fill, fence)),
+                            int(*ends - ms),
+                        ]),
+                        None,
+                    );
                 }
                 if !self.queue.contains(&name) {
                     if ms > latest {
@@ -147,7 +156,7 @@ impl Fake {
                 let room = self.used() + weight <= limit;
                 let turn = self.queue.first().is_none_or(|first| *first >= name);
                 if room && (fill || turn) {
-                    let fence = draw(fence);
+                    let fence = draw(&mut self.fence, fill, fence);
                     self.holders.insert(name, (weight, ms + lease));
                     self.queue.remove(&name);
                     let told = self.queue.first().copied().filter(|_| self.used() < limit);
