@@ -52,6 +52,7 @@ pub struct Quorum {
     pub restarts: u8,
     /// Whether they have no vote for a lease's time then.
     pub quarantine: bool,
+    /// What is done wrong, if anything.
     pub mistake: Option<Mistake>,
 }
 
@@ -59,7 +60,7 @@ pub struct Quorum {
 type Token = u8;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
-pub struct Server {
+struct Server {
     holder: Option<(Token, u8)>,
     fence: u8,
     /// A bit for each token.
@@ -90,7 +91,7 @@ enum Phase {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
-pub struct Client {
+struct Client {
     phase: Phase,
     attempt: u8,
     votes: [Vote; SERVERS],
@@ -100,38 +101,60 @@ pub struct Client {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Message {
+enum Kind {
     /// With the fence of a lease that is held elsewhere, 0 for none.
-    Ask {
-        token: Token,
-        server: u8,
-        sent: u8,
-        fence: u8,
-    },
-    Granted {
-        token: Token,
-        server: u8,
-        sent: u8,
-        fence: u8,
-        left: u8,
-    },
-    Denied {
-        token: Token,
-        server: u8,
-    },
+    Ask,
+    Granted,
+    Denied,
     /// Renews, and tells the fence that is agreed on.
-    Renew {
-        token: Token,
-        server: u8,
-        sent: u8,
-        fence: u8,
-    },
-    End {
-        token: Token,
-        server: u8,
-    },
+    Renew,
+    End,
 }
 
+/// What is under way between a client and a server.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Message {
+    kind: Kind,
+    token: Token,
+    server: usize,
+    sent: u8,
+    fence: u8,
+    left: u8,
+}
+
+impl Message {
+    fn request(kind: Kind, token: Token, server: usize, sent: u8, fence: u8) -> Self {
+        Self {
+            kind,
+            token,
+            server,
+            sent,
+            fence,
+            left: 0,
+        }
+    }
+
+    fn granted(self, fence: u8, left: u8) -> Self {
+        Self {
+            kind: Kind::Granted,
+            fence,
+            left,
+            ..self
+        }
+    }
+
+    fn denied(self) -> Self {
+        Self {
+            kind: Kind::Denied,
+            sent: 0,
+            fence: 0,
+            left: 0,
+            ..self
+        }
+    }
+}
+
+/// All there is.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct State {
     now: u8,
@@ -146,12 +169,17 @@ pub struct State {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Action {
+    /// A client asks.
     Start(usize),
+    /// It gives up, or back.
     GiveBack(usize),
+    /// It renews its lease.
     Renew(usize),
+    /// A message arrives.
     Deliver(Message),
-    Lose(Message),
+    /// A server restarts without its data.
     Restart(usize),
+    /// Time passes.
     Tick,
 }
 
@@ -186,23 +214,23 @@ impl Quorum {
     /// What a server does with a request, and its answer.
     fn serve(&self, state: &mut State, message: Message) {
         let now = state.now;
-        let (Message::Ask { server, .. }
-        | Message::Renew { server, .. }
-        | Message::End { server, .. }) = message
-        else {
-            return;
-        };
-        let place = &mut state.servers[server as usize];
+        let Message {
+            kind,
+            token,
+            server,
+            sent,
+            fence,
+            ..
+        } = message;
+        let place = &mut state.servers[server];
         if place.holder.is_some_and(|(_, ends)| ends <= now) {
             place.holder = None;
         }
-        let answer = match message {
-            Message::Ask {
-                token, sent, fence, ..
-            } => {
+        let mine = place.holder.is_some_and(|(holder, _)| holder == token);
+        let answer = match kind {
+            Kind::Ask => {
                 let late = now > sent + TIMEOUT || place.ended >> token & 1 == 1;
                 let late = late && self.mistake != Some(Mistake::NoTombstone);
-                let mine = place.holder.is_some_and(|(holder, _)| holder == token);
                 let fill = fence > 0;
                 let young = now < place.votes_at && !fill;
                 if mine || place.holder.is_none() && !late && !young {
@@ -210,77 +238,88 @@ impl Quorum {
                     place.holder = Some((token, ends));
                     let fence = if fill { fence } else { place.fence + 1 };
                     place.fence = place.fence.max(fence);
-                    let left = ends - now;
-                    Message::Granted {
-                        token,
-                        server,
-                        sent,
-                        fence,
-                        left,
-                    }
+                    message.granted(fence, ends - now)
                 } else {
-                    Message::Denied { token, server }
+                    // Who holds nothing yet does nothing upon a no: it may as well be told at once.
+                    return self.hear(state, message.denied());
                 }
             }
-            Message::Renew {
-                token, sent, fence, ..
-            } => match &mut place.holder {
-                Some((holder, ends)) if *holder == token => {
-                    *ends = now + LEASE;
-                    place.fence = place.fence.max(fence);
-                    let left = LEASE;
-                    Message::Granted {
-                        token,
-                        server,
-                        sent,
-                        fence,
-                        left,
-                    }
-                }
-                _ => Message::Denied { token, server },
-            },
-            Message::End { token, .. } => {
+            Kind::Renew if mine => {
+                place.holder = Some((token, now + LEASE));
+                place.fence = place.fence.max(fence);
+                message.granted(fence, LEASE)
+            }
+            Kind::Renew => message.denied(),
+            Kind::End => {
                 place.ended |= 1 << token;
-                let mine = place.holder.is_some_and(|(holder, _)| holder == token);
                 if mine || self.mistake == Some(Mistake::NoComparison) {
                     place.holder = None;
                 }
                 return;
             }
-            Message::Granted { .. } | Message::Denied { .. } => return,
+            Kind::Granted | Kind::Denied => return,
         };
         state.network.insert(answer);
     }
 
     fn hear(&self, state: &mut State, message: Message) {
-        let (Message::Granted { token, server, .. } | Message::Denied { token, server }) = message
-        else {
-            return;
-        };
-        let at = (token / self.attempts) as usize;
+        let at = (message.token / self.attempts) as usize;
         let now = state.now;
         let client = &mut state.clients[at];
         let open = matches!(client.phase, Phase::Asking | Phase::Holding);
-        if self.token(at, client.attempt) != token || !open {
+        if self.token(at, client.attempt) != message.token || !open {
             return;
         }
-        client.votes[server as usize] = match message {
-            Message::Granted {
-                sent, fence, left, ..
-            } => {
-                let from = if self.mistake == Some(Mistake::CountedFromTheAnswer) {
-                    now
-                } else {
-                    sent
-                };
+        client.votes[message.server] = match message.kind {
+            Kind::Granted => {
+                let late = self.mistake == Some(Mistake::CountedFromTheAnswer);
+                let from = if late { now } else { message.sent };
+                let until = from + message.left;
                 Vote::Yes {
-                    fence,
-                    until: from + left,
+                    fence: message.fence,
+                    until,
                 }
             }
-            _ => Vote::No,
+            Kind::Denied => Vote::No,
+            Kind::Ask | Kind::Renew | Kind::End => return,
         };
         self.judge(state, at);
+    }
+
+    /// Whether this attempt is over for its client.
+    fn is_over(&self, state: &State, token: Token) -> bool {
+        let at = (token / self.attempts) as usize;
+        self.token(at, state.clients[at].attempt) != token
+    }
+
+    /// Drops messages that can change nothing any more: so states are one that differ in nothing
+    /// else.
+    fn forget(&self, state: &mut State) {
+        let tombstones = self.mistake != Some(Mistake::NoTombstone);
+        let dead: Vec<Message> = state
+            .network
+            .iter()
+            .filter(|message| {
+                let server = &state.servers[message.server];
+                let holds = server
+                    .holder
+                    .is_some_and(|(holder, _)| holder == message.token);
+                match message.kind {
+                    Kind::Granted | Kind::Denied => self.is_over(state, message.token),
+                    Kind::Ask => {
+                        let late = state.now > message.sent + TIMEOUT;
+                        let ended = server.ended >> message.token & 1 == 1;
+                        tombstones && !holds && (late || ended)
+                    }
+                    Kind::Renew => !holds && self.is_over(state, message.token),
+                    Kind::End => false,
+                }
+            })
+            .copied()
+            .collect();
+        for message in dead {
+            state.network.remove(&message);
+        }
     }
 
     /// What the votes of a client come to.
@@ -308,13 +347,8 @@ impl Quorum {
                     let token = self.token(at, client.attempt);
                     for (server, vote) in client.votes.iter().enumerate() {
                         if matches!(vote, Vote::Yes { fence, .. } if *fence < greatest) {
-                            let (server, sent, fence) = (server as u8, now, greatest);
-                            state.network.insert(Message::Renew {
-                                token,
-                                server,
-                                sent,
-                                fence,
-                            });
+                            let renew = Message::request(Kind::Renew, token, server, now, greatest);
+                            state.network.insert(renew);
                         }
                     }
                     return;
@@ -341,8 +375,8 @@ impl Quorum {
         let token = self.token(at, client.attempt);
         for (server, vote) in client.votes.iter().enumerate() {
             if *vote != Vote::No {
-                let server = server as u8;
-                state.network.insert(Message::End { token, server });
+                let end = Message::request(Kind::End, token, server, 0, 0);
+                state.network.insert(end);
             }
         }
         let attempt = client.attempt + 1;
@@ -390,11 +424,8 @@ impl Model for Quorum {
             }
         }
         for message in &state.network {
+            // One that is lost is one that is never delivered.
             actions.push(Action::Deliver(*message));
-            // An end is repeated until it is answered.
-            if !matches!(message, Message::End { .. }) {
-                actions.push(Action::Lose(*message));
-            }
         }
         if state.restarts > 0 {
             actions.extend((0..SERVERS).map(Action::Restart));
@@ -409,14 +440,9 @@ impl Model for Quorum {
         match action {
             Action::Start(at) => {
                 let token = self.token(at, state.clients[at].attempt);
-                let (sent, fence) = (state.now, 0);
-                for server in 0..SERVERS as u8 {
-                    state.network.insert(Message::Ask {
-                        token,
-                        server,
-                        sent,
-                        fence,
-                    });
+                for server in 0..SERVERS {
+                    let ask = Message::request(Kind::Ask, token, server, state.now, 0);
+                    state.network.insert(ask);
                 }
                 state.clients[at].phase = Phase::Asking;
                 state.clients[at].votes = [Vote::Asked; SERVERS];
@@ -428,21 +454,13 @@ impl Model for Quorum {
                 let (sent, fence) = (state.now, client.fence);
                 let token = self.token(at, state.clients[at].attempt);
                 for (server, vote) in state.clients[at].votes.into_iter().enumerate() {
-                    let server = server as u8;
-                    state.network.insert(match vote {
-                        Vote::Yes { .. } => Message::Renew {
-                            token,
-                            server,
-                            sent,
-                            fence,
-                        },
-                        _ => Message::Ask {
-                            token,
-                            server,
-                            sent,
-                            fence,
-                        },
-                    });
+                    let kind = if matches!(vote, Vote::Yes { .. }) {
+                        Kind::Renew
+                    } else {
+                        Kind::Ask
+                    };
+                    let request = Message::request(kind, token, server, sent, fence);
+                    state.network.insert(request);
                 }
                 for vote in &mut state.clients[at].votes {
                     if *vote == Vote::No {
@@ -454,9 +472,6 @@ impl Model for Quorum {
                 state.network.remove(&message);
                 self.serve(&mut state, message);
                 self.hear(&mut state, message);
-            }
-            Action::Lose(message) => {
-                state.network.remove(&message);
             }
             Action::Restart(server) => {
                 state.restarts -= 1;
@@ -484,6 +499,7 @@ impl Model for Quorum {
                 }
             }
         }
+        self.forget(&mut state);
         Some(state)
     }
 
@@ -498,17 +514,18 @@ impl Model for Quorum {
             }),
             Property::always(FENCES_RISE, |_, state: &State| !state.fell),
             Property::always(NO_ORPHANS, |model: &Self, state: &State| {
-                let quiet = state.network.is_empty();
-                !quiet
-                    || state.servers.iter().all(|server| {
-                        server.holder.is_none_or(|(token, ends)| {
-                            let at = (token / model.attempts) as usize;
-                            let client = &state.clients[at];
-                            let over = model.token(at, client.attempt) != token;
-                            // A restart forgets tombstones, too: then the lease ends it.
-                            !over || ends <= state.now || model.restarts > 0
-                        })
-                    })
+                // A restart forgets tombstones, too: then the lease ends it.
+                let mut servers = state.servers.iter().enumerate();
+                servers.all(|(at, server)| {
+                    let Some((token, _)) = server.holder else {
+                        return true;
+                    };
+                    let mut messages = state.network.iter();
+                    let under_way = messages.any(|message| {
+                        message.token == token && message.server == at && message.kind == Kind::End
+                    });
+                    model.restarts > 0 || under_way || !model.is_over(state, token)
+                })
             }),
             Property::sometimes(TURNS, |_, state: &State| state.holds > 1),
         ]

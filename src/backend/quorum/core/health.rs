@@ -24,6 +24,8 @@ pub(super) struct Server {
     pub(super) away_since: Option<Instant>,
     /// Whether its inbox is confirmed.
     pub(super) listening: bool,
+    /// Whether it ever was.
+    pub(super) listened: bool,
     pub(super) clock: ServerClock,
     offset: Offset,
     pub(super) trouble: Option<Trouble>,

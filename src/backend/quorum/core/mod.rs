@@ -258,10 +258,22 @@ impl Core {
         self.schedule(token);
     }
 
-    /// A server's inbox was confirmed, or is lost: then who waits there has to enter anew, or asks by
-    /// a timer.
+    /// A server's inbox was confirmed, or is lost. For the first time the first who waits at each gate
+    /// tells there that the process listens; later all have to enter anew, since pushes that nobody
+    /// heard have cost them their places.
     pub(super) fn inbox_changed(&mut self, now: Instant, server: usize, listening: bool) {
-        self.servers[server].listening = listening;
+        let known = &mut self.servers[server];
+        let first = listening && !std::mem::replace(&mut known.listened, true);
+        known.listening = listening;
+        if first {
+            let firsts = self.gates.values().filter_map(|gate| gate.first());
+            let firsts: Vec<Token> = firsts.map(|(_, token)| *token).collect();
+            for token in firsts {
+                self.ask(now, token, server);
+                self.schedule(token);
+            }
+            return;
+        }
         let waiting = |(token, entry): (&Token, &Entry)| match entry {
             Entry::Waiting(waiter) => Some((waiter.rank(), *token)),
             Entry::Holding(_) | Entry::Ending(_) => None,

@@ -477,6 +477,14 @@ impl World {
         }
     }
 
+    /// As the driver does, of a server that was silent.
+    fn probe(&mut self, process: usize, server: usize) {
+        if self.cores[process].is_silent(server) {
+            self.cores[process].well_again(self.now, server);
+            self.pick_up(process);
+        }
+    }
+
     fn push(&mut self, at: usize) {
         if self.pushes.is_empty() {
             return;
@@ -498,6 +506,7 @@ impl World {
             Step::Push(at) => self.push(at as usize),
             Step::Cut(a, b) => self.cut(a as usize % processes, b as usize % servers),
             Step::Link(a, b) => self.link(a as usize % processes, b as usize % servers),
+            Step::Probe(a, b) => self.probe(a as usize % processes, b as usize % servers),
             Step::Late(at) if !self.late.is_empty() => {
                 let (server, request) = self.late.swap_remove(at as usize % self.late.len());
                 self.run(server, &request);
@@ -523,6 +532,7 @@ impl World {
             for process in 0..self.cores.len() {
                 for server in 0..self.servers.len() {
                     self.link(process, server);
+                    self.probe(process, server);
                     while !self.wires[process][server].requests.is_empty() {
                         self.deliver(process, server);
                     }
@@ -569,6 +579,7 @@ enum Step {
     Cut(u8, u8),
     Link(u8, u8),
     Late(u8),
+    Probe(u8, u8),
     Lock(u8),
     Try(u8),
     Drop(u8),
@@ -585,6 +596,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         2 => pair().prop_map(|(a, b)| Step::Cut(a, b)),
         6 => pair().prop_map(|(a, b)| Step::Link(a, b)),
         3 => any::<u8>().prop_map(Step::Late),
+        4 => pair().prop_map(|(a, b)| Step::Probe(a, b)),
         6 => any::<u8>().prop_map(Step::Lock),
         1 => any::<u8>().prop_map(Step::Try),
         6 => any::<u8>().prop_map(Step::Drop),
@@ -629,6 +641,7 @@ fn contenders_take_turns_and_split_votes_are_settled_at_once() {
     let mut world = World::new(3, 3, 1);
     for process in 0..3 {
         world.ask(process, Wait::Unbounded);
+        world.pass(Duration::from_millis(1));
     }
     // Each process is first at another server.
     for turn in 0..3 {

@@ -406,8 +406,11 @@ impl Core {
             let away = (0..servers).filter(|&server| !self.votes(now, server, terms.ttl.get()));
             if held + pending >= needed {
                 Verdict::Open
-            } else if entered {
+            } else if entered || said_no > spare {
                 Verdict::Refused(RefusalKind::Busy)
+            } else if pending > 0 {
+                // Whether it is refused or fails, they tell.
+                Verdict::Open
             } else if held + pending + away.count() >= needed {
                 // They may be back before its patience is over.
                 Verdict::Open
