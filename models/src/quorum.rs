@@ -454,10 +454,11 @@ impl Model for Quorum {
                 let (sent, fence) = (state.now, client.fence);
                 let token = self.token(at, state.clients[at].attempt);
                 for (server, vote) in state.clients[at].votes.into_iter().enumerate() {
-                    let kind = if matches!(vote, Vote::Yes { .. }) {
-                        Kind::Renew
-                    } else {
-                        Kind::Ask
+                    let kind = match vote {
+                        Vote::Yes { .. } => Kind::Renew,
+                        Vote::No => Kind::Ask,
+                        // One request at a time.
+                        Vote::Asked | Vote::None => continue,
                     };
                     let request = Message::request(kind, token, server, sent, fence);
                     state.network.insert(request);

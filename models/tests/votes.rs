@@ -6,7 +6,7 @@ use stateright::{Checker, HasDiscoveries, Model};
 
 /// Each client once, with leases that end.
 const ONCE: Quorum = Quorum {
-    ticks: 3,
+    ticks: 2,
     attempts: 1,
     renewals: 0,
     restarts: 0,
@@ -15,7 +15,7 @@ const ONCE: Quorum = Quorum {
 };
 
 /// A search is cut off here; about a third of the states are new.
-const MOST: usize = 4_000_000;
+const MOST: usize = 20_000_000;
 
 fn holds(name: &str, world: Quorum) {
     let checker = world.checker().target_state_count(MOST).spawn_bfs().join();
@@ -46,7 +46,7 @@ fn one_holds_at_a_time_and_fences_rise() {
     holds("once", ONCE);
     let renewed = Quorum {
         renewals: 1,
-        ticks: 2,
+        ticks: 1,
         ..ONCE
     };
     holds("renewed", renewed);
@@ -60,7 +60,12 @@ fn each_rule_is_needed() {
     };
     breaks(EXCLUSION, wrong(Mistake::CountedFromTheAnswer));
     breaks(EXCLUSION, wrong(Mistake::MajorityOfThoseThatAnswer));
-    breaks(EXCLUSION, wrong(Mistake::NoComparison));
+    let again = Quorum {
+        attempts: 2,
+        ticks: 0,
+        ..wrong(Mistake::NoComparison)
+    };
+    breaks(EXCLUSION, again);
     breaks(FENCES_RISE, wrong(Mistake::NoAgreement));
     breaks(NO_ORPHANS, wrong(Mistake::NoTombstone));
 }
@@ -69,7 +74,6 @@ fn each_rule_is_needed() {
 fn a_restart_without_data_lets_two_hold_and_a_quarantine_keeps_them_apart() {
     let restarts = Quorum {
         restarts: 1,
-        ticks: 2,
         ..ONCE
     };
     breaks(EXCLUSION, restarts);
@@ -83,14 +87,13 @@ fn a_restart_without_data_lets_two_hold_and_a_quarantine_keeps_them_apart() {
     }
 }
 
-/// What the documentation says of fences: a majority has to keep its data. One server that forgets
-/// is not a majority, but it may be the only one that two majorities share.
+/// One server that forgets may be the only one that two majorities share. So the crate begins its
+/// numbers with a time, which this model has not.
 #[test]
-fn a_restart_without_data_can_repeat_a_fence() {
+fn a_restart_without_data_can_repeat_a_fence_that_is_no_time() {
     let world = Quorum {
         restarts: 1,
-        ticks: 3,
-        quarantine: true,
+        ticks: 0,
         ..ONCE
     };
     breaks(FENCES_RISE, world);

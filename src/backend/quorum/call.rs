@@ -44,6 +44,8 @@ pub(super) enum Body {
     },
     Renew {
         fence: u64,
+        /// Whether it has been agreed on.
+        agreed: bool,
         lease: Duration,
     },
 }
@@ -126,9 +128,14 @@ impl Call {
                 cmd.arg(self.who.limit);
                 cmd.arg(resource.released.as_deref().unwrap_or_default());
             }
-            Body::Renew { fence, lease } => {
+            Body::Renew {
+                fence,
+                agreed,
+                lease,
+            } => {
                 cmd.arg(2).arg(resource.main()).arg(&*shared.clock);
                 cmd.arg(name).arg(millis(*lease)).arg(fence);
+                cmd.arg(u8::from(*agreed));
             }
         }
         cmd

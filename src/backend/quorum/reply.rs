@@ -76,10 +76,13 @@ pub(super) fn ended(value: &Value) -> Result<Reply<bool>, Garbled> {
     }
 }
 
-/// For how long it is held; `None` if it is not.
-pub(super) fn renewed(value: &Value) -> Result<Reply<Option<Duration>>, Garbled> {
+/// For how long it is held, and with which fence; `None` if it is not.
+pub(super) fn renewed(value: &Value) -> Result<Reply<Option<(Duration, u64)>>, Garbled> {
     let (us, outcome) = match numbers(value)?[..] {
-        [status::HELD, us, left] => (us, Some(Duration::from_millis(unsigned(left)?))),
+        [status::HELD, us, left, fence] => {
+            let left = Duration::from_millis(unsigned(left)?);
+            (us, Some((left, unsigned(fence)?)))
+        }
         [status::GONE, us] => (us, None),
         _ => return Err(Garbled),
     };

@@ -23,7 +23,8 @@ pub(super) struct Holder {
     needed: usize,
     lease: Arc<LeaseState>,
     pub(super) votes: Box<[Vote]>,
-    granted: Instant,
+    /// When it must not be held any more, however often it is renewed.
+    last: Instant,
     /// The beginning of the last round of renewals.
     renewed: Instant,
     renew_at: Instant,
@@ -40,13 +41,6 @@ impl Holder {
         self.lease.lose(LostReason::Expired);
     }
 
-    /// When it must not be held any more, however often it is renewed.
-    fn last(&self) -> Instant {
-        let ttl = self.request.terms.ttl.get();
-        let longest = self.request.terms.mode.longest(ttl);
-        longest.map_or(Instant::FAR, |longest| self.granted.after(longest))
-    }
-
     fn who(&self, token: Token) -> Who {
         Who {
             token,
@@ -60,7 +54,7 @@ impl Holder {
     fn plan(&mut self) {
         let ttl = self.request.terms.ttl.get();
         // A lease that may not get longer is left to run out.
-        let done = self.renewed.after(ttl) >= self.last();
+        let done = self.renewed.after(ttl) >= self.last;
         self.renew_at = if done {
             Instant::FAR
         } else {
@@ -70,7 +64,7 @@ impl Holder {
 
     /// How long a renewal makes it.
     fn length(&self, now: Instant) -> Duration {
-        let left = self.last().since(now).max(Duration::from_millis(1));
+        let left = self.last.since(now).max(Duration::from_millis(1));
         self.request.terms.ttl.get().min(left)
     }
 }
@@ -85,23 +79,30 @@ impl Core {
         let granted = first.map(|grant| grant.sent).min().unwrap_or(now);
         let fence = FencingToken::new(fence);
         let lease = LeaseState::new(Clock::System, token, fence, Instant::from_nanos(0));
+        let ttl = waiter.request.terms.ttl.get();
+        let last = match waiter.request.terms.mode.longest(ttl) {
+            // Votes that are still to come make it no longer.
+            Some(longest) if longest <= ttl => until,
+            Some(longest) => now.after(longest),
+            None => Instant::FAR,
+        };
         let mut holder = Holder {
             ticket: waiter.ticket,
             needed: waiter.needed,
             request: waiter.request,
             lease: Arc::clone(&lease),
             votes: waiter.votes,
-            granted: now,
+            last,
             renewed: granted,
             renew_at: Instant::FAR,
             timer: waiter.timer,
         };
         // Nobody has looked at it yet, so it can't be refused.
-        let _ = lease.prolong(until.min(holder.last()));
+        let _ = lease.prolong(until.min(holder.last));
         holder.plan();
         // What is left of its time may be short, if its votes came one after the other.
         holder.renew_at = holder.renew_at.min(now.after(until.since(now) / 2));
-        if holder.renewed.after(holder.request.terms.ttl.get()) >= holder.last() {
+        if holder.renewed.after(holder.request.terms.ttl.get()) >= holder.last {
             holder.renew_at = Instant::FAR;
         }
         self.entries.insert(token, Entry::Holding(Box::new(holder)));
@@ -141,7 +142,7 @@ impl Core {
         }
         let grants = holder.votes.iter().filter_map(|vote| vote.grant(now));
         let until = rule::until(grants.map(|grant| grant.deadline), holder.needed);
-        let until = until.unwrap_or(now).min(holder.last());
+        let until = until.unwrap_or(now).min(holder.last);
         if !holder.lease.prolong(until) {
             self.lose(now, token, LostReason::Expired);
         }
@@ -188,6 +189,7 @@ impl Core {
             who: holder.who(token),
             body: Body::Renew {
                 fence: holder.lease.fencing_token().get(),
+                agreed: true,
                 lease: holder.length(now),
             },
         };
@@ -239,8 +241,7 @@ impl Core {
         server: usize,
         sent: Instant,
         token: Token,
-        fence: u64,
-        result: Result<Option<Duration>, Failure>,
+        result: Result<Option<(Duration, u64)>, Failure>,
     ) {
         let vote = match self.entries.get_mut(&token) {
             Some(Entry::Waiting(waiter)) => &mut waiter.votes[server],
@@ -251,7 +252,7 @@ impl Core {
         vote.again = false;
         let mut failed = false;
         match (result, &mut vote.stand) {
-            (Ok(Some(left)), Stand::Held(grant)) => {
+            (Ok(Some((left, fence))), Stand::Held(grant)) => {
                 grant.deadline = grant.deadline.max(validity(sent, left));
                 grant.fence = fence;
             }

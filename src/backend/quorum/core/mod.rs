@@ -226,9 +226,9 @@ impl Core {
             Body::End { stay: true, .. } => {
                 let _ = self.decode(now, server, result, reply::ended);
             }
-            Body::Renew { fence, .. } => {
+            Body::Renew { .. } => {
                 let result = self.decode(now, server, result, reply::renewed);
-                self.renewed(now, server, sent, token, fence, result);
+                self.renewed(now, server, sent, token, result);
             }
         }
         self.schedule(token);

@@ -58,6 +58,7 @@ enum What {
     },
     Renew {
         fence: u64,
+        agreed: bool,
         lease: u64,
     },
 }
@@ -80,8 +81,13 @@ impl Request {
                 latest: *latest_ms,
                 stay: *stay,
             },
-            Body::Renew { fence, lease } => What::Renew {
+            Body::Renew {
+                fence,
+                agreed,
+                lease,
+            } => What::Renew {
                 fence: *fence,
+                agreed: *agreed,
                 lease: millis(*lease),
             },
         };
@@ -198,11 +204,15 @@ impl Fake {
                 let told = first.filter(|first| self.used() < limit && !(stay && *first == name));
                 (list(&[status, us]), told)
             }
-            What::Renew { fence, lease } => match self.holders.get_mut(&name) {
+            What::Renew {
+                fence,
+                agreed,
+                lease,
+            } => match self.holders.get_mut(&name) {
                 Some((_, ends)) => {
                     *ends = (*ends).max(ms + lease);
-                    self.fence = self.fence.max(fence);
-                    (list(&[0, us, int(*ends - ms)]), None)
+                    let fence = draw(&mut self.fence, agreed, fence);
+                    (list(&[0, us, int(*ends - ms), int(fence)]), None)
                 }
                 None => (list(&[2, us]), None),
             },

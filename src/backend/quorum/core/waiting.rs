@@ -55,6 +55,8 @@ pub(super) struct Waiter {
     old_at: Instant,
     /// Since when it has some votes, and not enough.
     partial: Option<Instant>,
+    /// The fence that is to be agreed on, 0 for none.
+    fence: u64,
     /// How often that came to nothing.
     attempts: u32,
     pub(super) timer: Instant,
@@ -106,7 +108,10 @@ impl Waiter {
             .filter_map(|seen| Some(seen.sent.after(seen.crowd.next_end?).since(now)))
             .collect();
         ends.sort_unstable();
-        let missing = self.needed.saturating_sub(self.grants(now).len());
+        let held = self.grants(now).len();
+        // Who has not answered may be free.
+        let unknown = self.votes.len().saturating_sub(held + seen.len());
+        let missing = self.needed.saturating_sub(held + unknown);
         let waiting = seen.iter().map(|seen| seen.crowd.waiting).max();
         Refusal::new(kind)
             .with_retry_after(ends.get(missing.saturating_sub(1)).copied())
@@ -171,6 +176,7 @@ impl Core {
             again_at: Instant::FAR,
             pump_at: Instant::FAR,
             partial: None,
+            fence: 0,
             attempts: 0,
             timer: Instant::FAR,
         };
@@ -512,11 +518,27 @@ impl Core {
         self.plan_pump(now, token, true);
     }
 
-    /// Tells the fence that is to be agreed on to who has drawn a smaller one.
-    fn write_back(&mut self, now: Instant, token: Token, fence: u64) {
+    /// Tells the fence that is to be agreed on to who has drawn a smaller one: the greatest that was
+    /// drawn. Where others may hold, too, it is to be greater than all that they draw meanwhile, or it
+    /// would be another's as well.
+    fn write_back(&mut self, now: Instant, token: Token, greatest: u64) {
+        let estimate = self.estimate(now).unwrap_or_default();
         let Some(Entry::Waiting(waiter)) = self.entries.get_mut(&token) else {
             return;
         };
+        let alone = waiter.request.terms.limit == 1;
+        if waiter.fence < greatest || !alone && waiter.fence == 0 {
+            let sent = waiter.grants(now).iter().map(|grant| grant.sent).max();
+            let way = now.since(sent.unwrap_or(now)).as_micros();
+            let random = token.jitter(u32::try_from(greatest % 15).unwrap_or_default());
+            let ahead = 2 * u64::try_from(way).unwrap_or_default() + 500 + 8 * u64::from(random);
+            waiter.fence = if alone {
+                greatest
+            } else {
+                greatest.max(estimate) + ahead
+            };
+        }
+        let fence = waiter.fence;
         let (who, lease) = (waiter.who(token), waiter.request.terms.lease());
         let mut behind = Vec::new();
         for (server, vote) in waiter.votes.iter_mut().enumerate() {
@@ -531,7 +553,11 @@ impl Core {
                 server,
                 sent: now,
                 who: who.clone(),
-                body: Body::Renew { fence, lease },
+                body: Body::Renew {
+                    fence,
+                    agreed: alone,
+                    lease,
+                },
             });
         }
     }
