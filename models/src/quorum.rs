@@ -35,8 +35,6 @@ pub enum Mistake {
     NoAgreement,
     /// An end leaves no tombstone, and late requests create what they ask for.
     NoTombstone,
-    /// Whatever the name, the key is deleted.
-    NoComparison,
 }
 
 /// A world.
@@ -252,7 +250,7 @@ impl Quorum {
             Kind::Renew => message.denied(),
             Kind::End => {
                 place.ended |= 1 << token;
-                if mine || self.mistake == Some(Mistake::NoComparison) {
+                if mine {
                     place.holder = None;
                 }
                 return;
