@@ -22,9 +22,14 @@ use std::fmt;
 use crate::backend::quorum;
 use crate::backend::server::Script;
 
-/// All that a handle may run, on one server or on a [quorum](crate::quorum).
+/// All that a handle on one server may run.
 pub fn all() -> impl Iterator<Item = ServerScript> {
-    Script::all().chain(quorum::scripts()).map(ServerScript)
+    Script::all().map(ServerScript)
+}
+
+/// All that a handle on a [quorum](crate::quorum) of servers may run on each.
+pub fn quorum() -> impl Iterator<Item = ServerScript> {
+    quorum::scripts().map(ServerScript)
 }
 
 /// One script.

@@ -165,6 +165,7 @@ pub struct State {
     fell: bool,
 }
 
+/// What may happen next.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Action {
     /// A client asks.
@@ -197,7 +198,7 @@ impl Client {
 }
 
 impl Quorum {
-    fn needed(&self) -> usize {
+    fn needed(self) -> usize {
         if self.mistake == Some(Mistake::MajorityOfThoseThatAnswer) {
             1
         } else {
@@ -205,12 +206,12 @@ impl Quorum {
         }
     }
 
-    fn token(&self, client: usize, attempt: u8) -> Token {
+    fn token(self, client: usize, attempt: u8) -> Token {
         client as u8 * self.attempts + attempt
     }
 
     /// What a server does with a request, and its answer.
-    fn serve(&self, state: &mut State, message: Message) {
+    fn serve(self, state: &mut State, message: Message) {
         let now = state.now;
         let Message {
             kind,
@@ -260,7 +261,7 @@ impl Quorum {
         state.network.insert(answer);
     }
 
-    fn hear(&self, state: &mut State, message: Message) {
+    fn hear(self, state: &mut State, message: Message) {
         let at = (message.token / self.attempts) as usize;
         let now = state.now;
         let client = &mut state.clients[at];
@@ -285,14 +286,14 @@ impl Quorum {
     }
 
     /// Whether this attempt is over for its client.
-    fn is_over(&self, state: &State, token: Token) -> bool {
+    fn is_over(self, state: &State, token: Token) -> bool {
         let at = (token / self.attempts) as usize;
         self.token(at, state.clients[at].attempt) != token
     }
 
     /// Drops messages that can change nothing any more: so states are one that differ in nothing
     /// else.
-    fn forget(&self, state: &mut State) {
+    fn forget(self, state: &mut State) {
         let tombstones = self.mistake != Some(Mistake::NoTombstone);
         let dead: Vec<Message> = state
             .network
@@ -321,7 +322,7 @@ impl Quorum {
     }
 
     /// What the votes of a client come to.
-    fn judge(&self, state: &mut State, at: usize) {
+    fn judge(self, state: &mut State, at: usize) {
         let (now, needed) = (state.now, self.needed());
         let client = &mut state.clients[at];
         let mut grants = client.grants(now);
@@ -368,7 +369,7 @@ impl Quorum {
     }
 
     /// Gives up or gives back.
-    fn end(&self, state: &mut State, at: usize) {
+    fn end(self, state: &mut State, at: usize) {
         let client = &mut state.clients[at];
         let token = self.token(at, client.attempt);
         for (server, vote) in client.votes.iter().enumerate() {

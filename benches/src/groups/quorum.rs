@@ -247,10 +247,8 @@ async fn failing(report: &mut Report) {
         .quarantine(false);
     let gates = gates.build().expect("valid settings");
     let (servers, proxies, gates) = (&servers, &proxies, &gates);
-    let mut turn = 0;
     let mut sides: Vec<Side<'_, (f64, f64)>> = Vec::new();
-    for wrong in Wrong::ALL {
-        turn += 1;
+    for (turn, wrong) in Wrong::ALL.into_iter().enumerate() {
         sides.push(side(move || async move {
             let two = [turn % SERVERS, (turn + 2) % SERVERS];
             for server in two {

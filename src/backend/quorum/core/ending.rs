@@ -107,7 +107,7 @@ impl Core {
         now: Instant,
         who: Who,
         timer: Instant,
-        votes: Box<[Vote]>,
+        votes: &[Vote],
         lease: Duration,
         held: Option<(Instant, usize)>,
         answer: Option<oneshot::Sender<ReleaseAnswer>>,

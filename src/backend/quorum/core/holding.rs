@@ -327,7 +327,7 @@ impl Core {
             now,
             who,
             holder.timer,
-            holder.votes,
+            &holder.votes,
             lease,
             Some(held),
             answer,

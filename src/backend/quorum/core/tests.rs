@@ -265,6 +265,7 @@ struct World {
     released: (Release<(usize, Token)>, Released<(usize, Token)>),
     last_token: u128,
     last_fence: u64,
+    fences: HashSet<u64>,
     served: usize,
     resource: Arc<Resource>,
     /// Of each token its process.
@@ -305,6 +306,7 @@ impl World {
             released: channel(),
             last_token: 0,
             last_fence: 0,
+            fences: HashSet::new(),
             served: 0,
             resource: Arc::new(resource),
             owners: Rc::default(),
@@ -422,6 +424,7 @@ impl World {
             {
                 let state = Arc::clone(lease.state());
                 let fence = state.fencing_token().get();
+                assert!(self.fences.insert(fence), "{fence} was given twice");
                 if self.limit == 1 && state.deadline() > self.now {
                     assert!(fence > self.last_fence, "{fence} after {}", self.last_fence);
                     self.last_fence = fence;

@@ -640,7 +640,7 @@ impl Core {
         let who = waiter.who(token);
         let lease = waiter.request.terms.lease();
         let gone = waiter.answer.send(answer).err();
-        self.end(now, who, waiter.timer, waiter.votes, lease, None, None);
+        self.end(now, who, waiter.timer, &waiter.votes, lease, None, None);
         drop(gone);
     }
 
@@ -673,7 +673,7 @@ impl Core {
         };
         let lease = waiter.request.terms.lease();
         let who = waiter.who(token);
-        self.end(now, who, waiter.timer, waiter.votes, lease, None, None);
+        self.end(now, who, waiter.timer, &waiter.votes, lease, None, None);
     }
 
     /// Shortens a waiter's patience to what it has for an outage, or ends its wait if that is over.
