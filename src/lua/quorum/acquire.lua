@@ -94,6 +94,10 @@ if room then
   older, next_ms, foreign = first_ticket, 0, 0
 end
 if mode ~= WAIT then
+  if queued then
+    -- A majority holds it: it needs no place, and by this answer has none.
+    redis.call("ZREM", queue, name)
+  end
   return {BUSY, us, next_ms, foreign, wait and redis.call("ZCARD", queue) or 0, older}
 end
 if not queued then

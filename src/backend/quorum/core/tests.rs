@@ -180,6 +180,7 @@ impl Fake {
                 let waiters = self.queue.len() as u64;
                 let answer = |kind, waiters| list(&[kind, us, int(next), 0, int(waiters), older]);
                 if mode != Mode::Wait {
+                    self.queue.remove(&name);
                     return (answer(2, waiters), None);
                 }
                 if !self.queue.contains(&name) && waiters >= u64::from(max_waiters) {
