@@ -42,7 +42,8 @@
 //!
 //! | variable | meaning | default |
 //! | --- | --- | --- |
-//! | `REDIS_URL` | the server that all instances share; set but empty is an error | none: in memory |
+//! | `REDIS_URL` | the server that all instances share, `rediss://` for TLS, or its sentinels (`redis+sentinel://…`); set but empty is an error | none: in memory |
+//! | `SSL_CERT_FILE` | at a `rediss://` address, the CA to trust, in PEM | the system's |
 //! | `PORT` | where to listen; 0 picks a free port | 3000 |
 //! | `CAP` | how many reports, and how many streams, may be at work at once | 4 |
 //! | `MAX_WAIT_MS` | how long a request waits for its turn; 0: not at all | 2000 |

@@ -148,6 +148,8 @@ pub struct Server {
     pub role: Option<Role>,
     /// How many replicas are connected to it.
     pub replicas: Option<u32>,
+    /// The sentinels that name it as the master, where they were asked.
+    pub sentinels: Option<Sentinels>,
     /// Whether it is a node of a cluster.
     pub is_cluster: Option<bool>,
     /// The limit of its memory in bytes, 0 for none.
@@ -171,6 +173,35 @@ pub enum Role {
     Master,
     /// It repeats what its master tells it.
     Replica,
+}
+
+/// The sentinels of a service, as far as they answered.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Sentinels {
+    /// The service whose master they name.
+    pub service: String,
+    /// How many were given.
+    pub known: usize,
+    /// How many of them name a master.
+    pub answering: usize,
+    /// How many of those may be listened to for failovers.
+    pub telling: usize,
+}
+
+impl fmt::Display for Sentinels {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            service,
+            known,
+            answering,
+            ..
+        } = self;
+        write!(
+            f,
+            "named for `{service}` by {answering} of {known} sentinels"
+        )
+    }
 }
 
 /// What a restart of the server leaves of its data.
@@ -201,6 +232,9 @@ impl fmt::Display for Server {
             }
             (_, Some(Role::Replica)) => f.write_str(", a replica")?,
             (_, None) => {}
+        }
+        if let Some(sentinels) = &self.sentinels {
+            write!(f, ", {sentinels}")?;
         }
         f.write_str(match self.persistence {
             Some(Persistence::AppendOnly) => ", append-only file",

@@ -207,7 +207,7 @@ impl Error for Refusal {}
 /// | kind | an outage | what mends it |
 /// | --- | --- | --- |
 /// | `Unreachable`, `TimedOut`, `ServerBusy`, `NotServing` | yes | time, or whoever runs the server |
-/// | `Refused`, `Unauthenticated` | yes: it lets nobody do anything | whoever runs the server |
+/// | `Refused`, `Unauthenticated`, `Untrusted` | yes: it lets nobody do anything | whoever runs the server |
 /// | `NotPermitted`, `ForeignData`, `Unsupported` | no | settings: rights, names, the kind of server |
 /// | `Incompatible` | no | the end of a deploy |
 /// | `Protocol` | no | finding out what answers there |
@@ -229,10 +229,15 @@ pub enum BackendErrorKind {
     /// that is a replica's does not.
     NotServing,
     /// The server declines to write: out of memory (`OOM`), too few replicas (`NOREPLICAS`), or its
-    /// persistence is broken (`MISCONF`). Nothing was done.
+    /// persistence is broken (`MISCONF`). Nothing was done. Or too few replicas acknowledged a lease
+    /// in time ([`min_replicas`](crate::Builder::min_replicas)), and it was given back.
     Refused,
     /// The server refuses the credentials (`NOAUTH`, `WRONGPASS`), as when they have been changed.
     Unauthenticated,
+    /// No TLS connection, because one side does not trust the other's certificate: it has expired, is
+    /// for another host, or was issued by nobody who is trusted; or the server wants one and was shown
+    /// none. Nothing was sent.
+    Untrusted,
     /// The user may not do this (`NOPERM`): a command, a key, a channel or a script's own command.
     NotPermitted,
     /// Something else lives under the key (`WRONGTYPE`).
@@ -257,6 +262,7 @@ impl BackendErrorKind {
             Self::NotServing => "not-serving",
             Self::Refused => "refused",
             Self::Unauthenticated => "unauthenticated",
+            Self::Untrusted => "untrusted",
             Self::NotPermitted => "not-permitted",
             Self::ForeignData => "foreign-data",
             Self::Unsupported => "unsupported",
@@ -276,7 +282,8 @@ impl BackendErrorKind {
             | Self::ServerBusy
             | Self::NotServing
             | Self::Refused
-            | Self::Unauthenticated => true,
+            | Self::Unauthenticated
+            | Self::Untrusted => true,
             Self::NotPermitted
             | Self::ForeignData
             | Self::Unsupported

@@ -14,7 +14,7 @@ use crate::backend::{Acquire, Backend, Place, Terms, Wait};
 use crate::error::{ConfigError, LockError, Refusal};
 use crate::key::{Key, Kind, Prefix, Resource};
 use crate::lease::{Lease, LeaseMode};
-use crate::time::{Instant, Ttl};
+use crate::time::{Delay, Instant, Ttl};
 
 /// As many may wait at one key unless the user says otherwise.
 const DEFAULT_MAX_WAITERS: u32 = 10_000;
@@ -91,6 +91,7 @@ impl Gate {
             limit,
             ttl: Ttl::DEFAULT,
             mode: LeaseMode::default(),
+            delay: Delay::default(),
             wait: Wait::Unbounded,
             max_waiters: DEFAULT_MAX_WAITERS,
             bridge: None,
@@ -175,6 +176,15 @@ impl Gate {
 
     pub(crate) fn lease(mut self, mode: LeaseMode) -> Result<Self, ConfigError> {
         self.terms.mode = mode.checked()?;
+        Ok(self)
+    }
+
+    pub(crate) fn lock_delay(mut self, delay: Duration) -> Result<Self, ConfigError> {
+        if self.backend.servers() > 1 && !delay.is_zero() {
+            let problem = "it is not kept over a quorum of servers; use a handle on one server";
+            return Err(ConfigError::new("lock_delay", problem));
+        }
+        self.terms.delay = Delay::new(delay)?;
         Ok(self)
     }
 
@@ -316,6 +326,7 @@ impl fmt::Debug for Gate {
             .field("limit", &self.terms.limit)
             .field("ttl", &self.terms.ttl.get())
             .field("mode", &self.terms.mode)
+            .field("lock_delay", &self.terms.delay.get())
             .field("wait", &self.terms.wait)
             .field("max_waiters", &self.terms.max_waiters)
             .finish_non_exhaustive()
@@ -347,6 +358,33 @@ macro_rules! gate_settings {
         pub fn lease(self, mode: LeaseMode) -> Result<Self, ConfigError> {
             Ok(Self {
                 gate: self.gate.lease(mode)?,
+            })
+        }
+
+        /// Sets for how long nobody else gets in after a lease that was not given back: 0 to 60 s, 0
+        /// by default.
+        ///
+        /// Set it where the protected resource can't compare [fencing tokens](crate::FencingToken):
+        /// what a lost holder has under way at that resource then has this time to die out. It is as
+        /// long as a request to the resource may take, at the most.
+        ///
+        /// A guard that is dropped or released while its lease holds gives it back, and then there is
+        /// no delay. Any other end is followed by it: the holder died, was paused, could not renew,
+        /// reached the end of [`Fixed`](crate::LeaseMode::Fixed) or
+        /// [`MaxHold`](crate::LeaseMode::MaxHold), or still held when a
+        /// [shutdown](crate::Portcullis::shutdown) ended; also where its guard is dropped later. Only
+        /// a server that has lost the lease itself, or an operator who removes it, knows of no delay.
+        ///
+        /// On the server the lease lasts this much longer, and others are told so when they are
+        /// refused; the guard's `remaining` knows nothing of it. It is each holder's own: a process
+        /// without it delays nobody, and waits for those that have it.
+        ///
+        /// # Errors
+        ///
+        /// If it is out of range.
+        pub fn lock_delay(self, delay: Duration) -> Result<Self, ConfigError> {
+            Ok(Self {
+                gate: self.gate.lock_delay(delay)?,
             })
         }
 

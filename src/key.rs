@@ -343,6 +343,11 @@ impl Prefix {
         format!("{}:probe", self.0)
     }
 
+    /// A key that is written to for the sake of writing: it says nothing.
+    pub(crate) fn acknowledged(&self) -> String {
+        format!("{}:acknowledged", self.0)
+    }
+
     /// What an ACL calls all keys under it.
     pub(crate) fn keys_rule(&self) -> String {
         format!("~{}:*", self.0)

@@ -16,12 +16,16 @@
 //! # Features
 //!
 //! - `axum`: [`Held`] as an extractor, and keys from what axum knows of a request.
+//! - `sentinel`: the master of a service is found by asking sentinels, and followed through failovers
+//!   (`Sentinel`, `redis+sentinel://`).
+//! - `tls`: `rediss://` addresses, and whom to trust there (`Tls`).
 //! - `tonic`: gRPC statuses for those who are not let through.
 //! - `test-util`: gates in memory for the tests of those who use them (`test_util`).
 
 #![forbid(unsafe_code)]
 #![cfg_attr(not(test), warn(clippy::print_stdout, clippy::print_stderr))]
 
+mod address;
 mod backend;
 pub mod check;
 mod error;
@@ -35,16 +39,21 @@ pub mod quorum;
 mod rate_limit;
 pub mod scripts;
 mod semaphore;
+#[cfg(feature = "sentinel")]
+mod sentinel;
 #[cfg(test)]
 mod snapshot;
 #[cfg(feature = "test-util")]
 pub mod test_util;
 mod time;
+#[cfg(feature = "tls")]
+mod tls;
 mod token;
 
 pub use deadpool_redis;
 pub use redis;
 
+pub use self::address::{Address, IntoAddress};
 pub use self::backend::ShutdownReport;
 pub use self::error::{
     BackendError, BackendErrorKind, ConfigError, LockError, Refusal, RefusalKind, ServerVote,
@@ -56,6 +65,10 @@ pub use self::mutex::{Mutex, MutexGuard};
 pub use self::portcullis::{Builder, Portcullis};
 pub use self::rate_limit::{Quota, QuotaReport, QuotaStatus, Quotas, RateLimiter};
 pub use self::semaphore::{Semaphore, SemaphorePermit};
+#[cfg(feature = "sentinel")]
+pub use self::sentinel::Sentinel;
+#[cfg(feature = "tls")]
+pub use self::tls::Tls;
 pub use self::token::FencingToken;
 
 #[cfg(doctest)]

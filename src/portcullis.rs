@@ -6,9 +6,10 @@ use std::time::Duration;
 
 use tokio::sync::oneshot;
 
+use crate::address::IntoAddress;
 use crate::backend::memory::{Memory, MemoryBackend};
 use crate::backend::quorum::{QuorumBackend, QuorumSettings};
-use crate::backend::server::{Origin, ServerBackend, Settings, Source};
+use crate::backend::server::{Origin, Replicas, ServerBackend, Settings, Source};
 use crate::backend::{Backend, ShutdownReport};
 use crate::check::{Check, ConnectError, Severity};
 use crate::error::ConfigError;
@@ -17,6 +18,8 @@ use crate::mutex::Mutex;
 use crate::rate_limit::{Quotas, RateLimiter};
 use crate::semaphore::Semaphore;
 use crate::time::Clock;
+#[cfg(feature = "tls")]
+use crate::tls::{self, Tls};
 
 /// A process' handle on the gates that it shares with others.
 ///
@@ -64,7 +67,7 @@ impl Portcullis {
     /// assert_eq!(gates.mutex("nightly-report").tolerates(), 1);
     /// # Ok(()) }
     /// ```
-    pub fn quorum<S: redis::IntoConnectionInfo>(
+    pub fn quorum<S: IntoAddress>(
         servers: impl IntoIterator<Item = S>,
     ) -> Result<Self, ConfigError> {
         Self::builder().quorum(servers).build()
@@ -186,7 +189,7 @@ impl Portcullis {
     /// let gates = portcullis::Portcullis::connect("redis://127.0.0.1/").await?;
     /// # Ok(()) }
     /// ```
-    pub async fn connect(url: impl redis::IntoConnectionInfo) -> Result<Self, ConnectError> {
+    pub async fn connect(url: impl IntoAddress) -> Result<Self, ConnectError> {
         Self::builder().url(url).connect().await
     }
 
@@ -225,7 +228,7 @@ impl Portcullis {
 
     /// Ends this handle's use of its gates: new calls and waiters are refused at once, guards live
     /// on until they are dropped or `deadline` has passed, then all are released and their holders
-    /// told that they lost. So are those that a layer has let through
+    /// told that they lost; those with a [`lock_delay`](Mutex::lock_delay) are left to that. So are those that a layer has let through
     /// [by itself](crate::layer::OnOutage::Local).
     ///
     /// Call it when the server that used the gates has ended, before the process does: what was
@@ -258,6 +261,7 @@ impl fmt::Debug for Portcullis {
     }
 }
 
+/// What a TLS address is told where this crate was built without TLS.
 /// Configures a [`Portcullis`].
 ///
 /// | setting | unit and range | default |
@@ -265,12 +269,17 @@ impl fmt::Debug for Portcullis {
 /// | [`quorum`](Self::quorum) | 3 to 15 servers, of which a majority decides | none: one server |
 /// | [`server_timeout`](Self::server_timeout) | 1 ms to 60 s | 50 ms, or TTL/20 |
 /// | [`quarantine`](Self::quarantine) | on, off | on |
-/// | [`url`](Self::url) | `redis://`, `unix://` | `redis://127.0.0.1/` |
+/// | [`url`](Self::url) | `redis://`, `rediss://` (feature `tls`), `unix://`, `redis+sentinel://` (feature `sentinel`) | `redis://127.0.0.1/` |
+#[cfg_attr(
+    feature = "tls",
+    doc = "| [`tls`](Self::tls) | certificates in PEM | the CAs that the system trusts, no certificate of our own |"
+)]
 /// | [`prefix`](Self::prefix) | 1 to 64 of `A-Z a-z 0-9 - _ . :` | `portcullis` |
 /// | [`connections`](Self::connections) | 1 to 4 | 2 |
 /// | [`command_timeout`](Self::command_timeout) | 10 ms to 60 s | 500 ms |
 /// | [`connect_timeout`](Self::connect_timeout) | 10 ms to 60 s | 1 s |
 /// | [`admission_budget`](Self::admission_budget) | 10 ms to 60 s | 100 ms |
+/// | [`min_replicas`](Self::min_replicas) | 1 to 16, and 1 ms to 60 s | none |
 /// | [`preloaded_scripts`](Self::preloaded_scripts) | on | off: the handle loads them |
 #[derive(Default)]
 #[must_use = "a builder does nothing until it is built"]
@@ -278,53 +287,49 @@ pub struct Builder {
     source: Option<Source>,
     subscriber: Option<redis::ConnectionInfo>,
     url_error: Option<ConfigError>,
+    #[cfg(feature = "tls")]
+    tls: Option<Tls>,
     prefix: Option<String>,
     settings: Settings,
     /// The servers of a quorum, if it is one.
-    servers: Option<Vec<redis::ConnectionInfo>>,
+    servers: Option<Vec<Source>>,
     quorum: QuorumSettings,
 }
 
 impl Builder {
-    /// Sets the server to use: anything that makes a [`redis::ConnectionInfo`].
-    pub fn url(mut self, server: impl redis::IntoConnectionInfo) -> Self {
-        if let Some(info) = self.address("url", server) {
-            self.source = Some(Source::Server(Box::new(info)));
+    /// Sets the server to use: a URL, or anything that makes a [`redis::ConnectionInfo`].
+    ///
+    /// | address | what it is |
+    /// | --- | --- |
+    /// | `redis://host:port/db` | TCP |
+    /// | `rediss://host:port/db` | TLS (feature `tls`); its certificate must be for `host` |
+    /// | `unix:///path?db=2&user=name&pass=word` | a Unix socket |
+    /// | `redis://name:word@host/`, `redis://:word@host/` | user and password, or only a password |
+    /// | `…?protocol=resp3` | the protocol from Redis 6 on, in place of the one that all speak |
+    /// | `redis+sentinel://host:port,host2:port/service/db` | sentinels that name the server (feature `sentinel`), as a `Sentinel` does |
+    ///
+    /// The port is 6379, that of a sentinel 26379, and the database 0 where none is named. What is
+    /// not a letter or a digit in a name or a password is written `%XX`. Processes share gates only if they use the same
+    /// database; another than 0 needs the right to `SELECT`. The protocol makes no difference to
+    /// gates: pushes come over both. `#insecure` behind a `rediss://` address is refused.
+    pub fn url(mut self, server: impl IntoAddress) -> Self {
+        match server.into_address() {
+            Ok(address) => self.source = Some(address.source),
+            Err(error) => self.url_error = Some(error),
         }
         self
-    }
-
-    fn address(
-        &mut self,
-        field: &'static str,
-        server: impl redis::IntoConnectionInfo,
-    ) -> Option<redis::ConnectionInfo> {
-        match server.into_connection_info() {
-            Ok(info) => Some(info),
-            // The cause may quote the URL, and with it a password: only what it is about is told.
-            Err(error) => {
-                let problem = if error.to_string().contains("TLS") {
-                    "TLS (rediss://) is not supported yet; take a redis:// or unix:// address"
-                } else {
-                    "not the address of a server, such as redis://127.0.0.1:6379/0 or \
-                     unix:///run/redis/redis.sock"
-                };
-                self.url_error = Some(ConfigError::new(field, problem));
-                None
-            }
-        }
     }
 
     /// Takes a majority of these independent servers in place of one: see [`quorum`](crate::quorum)
     /// for what that promises. An odd number, 3 to 15. Each has one connection for commands, and one
     /// listens.
-    pub fn quorum<S: redis::IntoConnectionInfo>(
-        mut self,
-        servers: impl IntoIterator<Item = S>,
-    ) -> Self {
+    pub fn quorum<S: IntoAddress>(mut self, servers: impl IntoIterator<Item = S>) -> Self {
         let mut all = Vec::new();
         for server in servers {
-            all.extend(self.address("quorum", server));
+            match server.into_address() {
+                Ok(address) => all.push(address.source),
+                Err(error) => self.url_error = Some(error),
+            }
         }
         self.servers = Some(all);
         self
@@ -363,9 +368,39 @@ impl Builder {
         self
     }
 
+    /// Takes the connections for commands from a pool of the user's that asks sentinels for the
+    /// master, as [`pool`](Self::pool) does. Needs the feature `sentinel`.
+    ///
+    /// Where to listen, and when to give connections up after a failover, `sentinels` tell: the
+    /// pool's, and how to connect to the servers that they name. Each connection is taken only if
+    /// it leads to the server that they name: a second one is opened to compare, and closed. The
+    /// pool asks one sentinel after the other, and has no time-outs for it of its own: where one
+    /// may hang, [`url`](Self::url) finds the master sooner.
+    #[cfg(feature = "sentinel")]
+    pub fn sentinel_pool(
+        mut self,
+        pool: deadpool_redis::sentinel::Pool,
+        sentinels: crate::Sentinel,
+    ) -> Self {
+        match Source::sentinel_pool(pool, sentinels) {
+            Ok(source) => self.source = Some(source),
+            Err(error) => self.url_error = Some(error),
+        }
+        self
+    }
+
     /// Sets where to listen for pushes: the server to which the [`pool`](Self::pool) connects.
     pub fn subscriber(mut self, server: redis::ConnectionInfo) -> Self {
         self.subscriber = Some(server);
+        self
+    }
+
+    /// Sets whom to trust at `rediss://` addresses, and what to show there: of the
+    /// [`url`](Self::url), and of the [`subscriber`](Self::subscriber). A [`pool`](Self::pool) has
+    /// certificates of its own. Needs the feature `tls`.
+    #[cfg(feature = "tls")]
+    pub fn tls(mut self, tls: Tls) -> Self {
+        self.tls = Some(tls);
         self
     }
 
@@ -404,6 +439,56 @@ impl Builder {
         self
     }
 
+    /// Has a lease count only when so many replicas (1 to 16) have it, which they are given `timeout`
+    /// (1 ms to 60 s) to say: then it is not forgotten when one of them is promoted.
+    ///
+    /// A lock or a permit that is granted, and that too few replicas acknowledge in time, is given
+    /// back and refused with [`BackendErrorKind::Refused`](crate::BackendErrorKind::Refused), which a
+    /// layer treats as an [outage](crate::layer::OnOutage). So is a hand-off by push. A renewal that
+    /// they don't acknowledge lengthens nothing: it is tried again, and the lease is lost at its end
+    /// if none is acknowledged until then. Take a `timeout` well below the TTLs in use.
+    ///
+    /// It is no part of a wait for a turn: whoever has its turn within its `max_wait` waits for the
+    /// replicas then, for `timeout` and the `command_timeout` at the most.
+    ///
+    /// # What it costs
+    ///
+    /// One more connection, and with each lock one more script and the round trip from the server
+    /// to its replicas. `WAIT` blocks its connection, so what comes meanwhile shares the next one:
+    /// while replicas are slow or missing, an answer takes up to two `timeout`s. The server's user
+    /// needs `+wait`, and one key under the prefix is written to.
+    ///
+    /// # What it does not promise
+    ///
+    /// It is no consensus. A failover must choose a replica that has acknowledged: with more replicas
+    /// than this number, one that has not may be promoted. A replica that is promoted with another
+    /// clock ends leases earlier or later. A replica that is restarted before it has written to
+    /// its disk has forgotten what it acknowledged. And a master that was cut off, and comes back,
+    /// goes on for a while; `min-replicas-to-write` bounds that. Rate limits, places in queues and
+    /// releases are not waited for: a failover may forget them, so a quota may be exceeded, and a
+    /// lease that was given back may hold for its TTL again. `docs/safety.md` in the repository tells
+    /// what each setting of a server gives, and what remains.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # fn example() -> Result<(), portcullis::ConfigError> {
+    /// use std::time::Duration;
+    ///
+    /// let gates = portcullis::Portcullis::builder()
+    ///     .url("redis://127.0.0.1/")
+    ///     .min_replicas(1, Duration::from_millis(200))
+    ///     .build()?;
+    /// # Ok(()) }
+    /// ```
+    pub fn min_replicas(mut self, least: u32, timeout: Duration) -> Self {
+        self.settings.replicas = Some(Replicas {
+            least,
+            patience: timeout,
+        });
+        self
+    }
+
     /// Relies on [scripts](crate::scripts) that somebody has loaded beforehand: the handle sends none,
     /// so that its user needs neither `EVAL` nor `SCRIPT`.
     ///
@@ -420,8 +505,9 @@ impl Builder {
     ///
     /// # Errors
     ///
-    /// Names the setting that is out of its range.
-    pub fn build(self) -> Result<Portcullis, ConfigError> {
+    /// Names the setting that is out of its range, or that can't be used: an address that is none,
+    /// certificates that can't be read.
+    pub fn build(mut self) -> Result<Portcullis, ConfigError> {
         if let Some(error) = self.url_error {
             return Err(error);
         }
@@ -429,34 +515,55 @@ impl Builder {
             Some(prefix) => Prefix::new(prefix)?,
             None => Prefix::default(),
         };
-        if let Some(servers) = self.servers {
+        #[cfg(feature = "tls")]
+        if self.tls.is_some() && !self.speaks_tls() {
+            let problem = "no address is one of TLS; take rediss:// in place of redis://";
+            return Err(ConfigError::new("tls", problem));
+        }
+        let servers = self.servers.take();
+        #[cfg(feature = "tls")]
+        let secured = |info| tls::prepare(info, self.tls.as_ref());
+        #[cfg(not(feature = "tls"))]
+        let secured = without_tls;
+        if let Some(servers) = servers {
             if self.source.is_some() || self.subscriber.is_some() {
                 let problem =
                     "it is all that a handle needs; name neither url, pool nor subscriber";
                 return Err(ConfigError::new("quorum", problem));
             }
-            let addresses: Vec<String> = servers
-                .iter()
-                .map(|server| server.addr().to_string())
-                .collect();
-            let twice = |at: usize| addresses[..at].contains(&addresses[at]);
-            if (0..addresses.len()).any(twice) {
-                let problem = "it names one address twice; name independent servers";
-                return Err(ConfigError::new("quorum", problem));
+            let mut addresses = Vec::new();
+            let mut origins = Vec::new();
+            for server in servers {
+                if let Source::Server(info) = &server {
+                    let address = info.addr().to_string();
+                    if addresses.contains(&address) {
+                        let problem = "it names one address twice; name independent servers";
+                        return Err(ConfigError::new("quorum", problem));
+                    }
+                    addresses.push(address);
+                }
+                origins.push(Origin::new(server.secured(secured)?, None));
             }
-            let origin = |info| Origin::new(Source::Server(Box::new(info)), None);
-            let origins = servers.into_iter().map(origin).collect();
             let prefix = prefix.of_quorum();
             let backend = QuorumBackend::start(origins, &prefix, self.settings, &self.quorum)?;
             return Ok(Portcullis { backend, prefix });
         }
-        let source = match self.source {
-            Some(source) => source,
+        let source = match self.source.take() {
+            Some(source) => source.secured(secured)?,
             None => Source::local()?,
         };
-        let origin = Origin::new(source, self.subscriber);
+        let subscriber = self.subscriber.take().map(secured).transpose()?;
+        let origin = Origin::new(source, subscriber);
         let backend = ServerBackend::start(origin, &prefix, self.settings)?;
         Ok(Portcullis { backend, prefix })
+    }
+
+    #[cfg(feature = "tls")]
+    fn speaks_tls(&self) -> bool {
+        let servers = self.servers.iter().flatten();
+        let named = self.source.iter().chain(servers).flat_map(Source::named);
+        let mut servers = named.chain(&self.subscriber);
+        servers.any(|info| matches!(info.addr(), redis::ConnectionAddr::TcpTls { .. }))
     }
 
     /// Makes the handle, and [looks](Portcullis::check) whether the server fits. Warnings are told by
@@ -486,10 +593,24 @@ impl Builder {
     }
 }
 
+/// A TLS address is one where somebody else has asked for the client's TLS, too.
+#[cfg(not(feature = "tls"))]
+fn without_tls(info: redis::ConnectionInfo) -> Result<redis::ConnectionInfo, ConfigError> {
+    match info.addr() {
+        redis::ConnectionAddr::TcpTls { .. } => {
+            Err(ConfigError::new("url", crate::address::NEEDS_TLS))
+        }
+        _ => Ok(info),
+    }
+}
+
 /// Without addresses, which may name users and hold passwords.
 impl fmt::Debug for Builder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Builder")
+        let mut shown = f.debug_struct("Builder");
+        #[cfg(feature = "tls")]
+        shown.field("tls", &self.tls);
+        shown
             .field("source", &self.source)
             .field("has_subscriber", &self.subscriber.is_some())
             .field("prefix", &self.prefix)
@@ -521,9 +642,10 @@ mod tests {
             assert!(!problem.contains("TLS"), "{problem}");
         }
         for url in ["rediss://127.0.0.1/", "valkeys://127.0.0.1/"] {
-            // Built together with somebody who has asked for redis' TLS, these are addresses.
-            if let Err(error) = Portcullis::builder().url(url).build() {
-                assert!(error.to_string().contains("TLS"), "{error}");
+            let built = Portcullis::builder().url(url).build();
+            assert_eq!(built.is_ok(), cfg!(feature = "tls"));
+            if let Err(error) = built {
+                assert!(error.to_string().contains("feature `tls`"), "{error}");
             }
         }
     }

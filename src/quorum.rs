@@ -75,7 +75,7 @@
 //!
 //! What other clients of a [`mutex_at`](crate::Portcullis::mutex_at) publish to `<key>:released` is not listened to: while a stranger holds,
 //! it is asked for by a timer. Rate limits, since a count over independent servers counts nothing exactly; [`check`](crate::Portcullis::check);
-//! pools; cluster nodes as servers. `connections` does not apply: there is one for commands to each.
+//! `min_replicas` and `lock_delay`; pools; cluster nodes as servers. A server may be one that sentinels name. `connections` does not apply: there is one for commands to each.
 //!
 //! # Failures
 //!

@@ -115,8 +115,42 @@ impl Clock {
 /// the server answered with `left`, less what two clocks may drift apart meanwhile (1 % and 2 ms,
 /// as in the Redlock algorithm).
 pub(crate) fn validity(sent: Instant, left: Duration) -> Instant {
-    let drift = left / 100 + Duration::from_millis(2);
-    sent.after(left.saturating_sub(drift))
+    sent.after(left.saturating_sub(drift(left)))
+}
+
+/// What two clocks may drift apart in a time.
+pub(crate) fn drift(time: Duration) -> Duration {
+    time / 100 + Duration::from_millis(2)
+}
+
+/// How long nobody else gets in after a lease whose holder did not give it back: whole
+/// milliseconds, none by default.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Delay(u32);
+
+impl Delay {
+    const MAX: Duration = Duration::from_secs(60);
+
+    /// Rounded up to whole milliseconds: no shorter than was asked for.
+    pub(crate) fn new(delay: Duration) -> Result<Self, ConfigError> {
+        let ms = u32::try_from(delay.as_nanos().div_ceil(1_000_000));
+        match ms {
+            Ok(ms) if delay <= Self::MAX => Ok(Self(ms)),
+            _ => Err(ConfigError::out_of_range(
+                "lock_delay",
+                format!("{delay:?}"),
+                "0 to 60 s",
+            )),
+        }
+    }
+
+    pub(crate) const fn get(self) -> Duration {
+        Duration::from_millis(self.0 as u64)
+    }
+
+    pub(crate) const fn is_none(self) -> bool {
+        self.0 == 0
+    }
 }
 
 /// How long the server keeps a lease that nobody renews, in milliseconds.

@@ -26,6 +26,8 @@ use support::{Other, Server, my_role, say, signal, wait_for};
 /// What a pushed grant is worth until its process has spoken, and how long a silent process' places
 /// are kept.
 const CLAIM: Duration = Duration::from_secs(3);
+/// Much longer than the TTLs beside it.
+const DELAY: Duration = Duration::from_secs(5);
 /// What a store says that refuses a fencing token smaller than one it has seen.
 const FENCED_STORE: &str = "local seen = tonumber(redis.call('GET', KEYS[1]) or 0) \
      if tonumber(ARGV[1]) < seen then return 0 end \
@@ -94,6 +96,19 @@ async fn other_process() {
         "hold the lock" => {
             let _guard = mutex(&handle, ttl).lock().await.expect("it is free");
             say("ready");
+            std::future::pending::<()>().await;
+        }
+        "hold the lock, with a delay" => {
+            let mutex = mutex(&handle, ttl).lock_delay(DELAY).expect("in range");
+            say("ready");
+            let guard = mutex.lock().await.expect("its turn comes");
+            say("held");
+            say(&format!("{:?}", guard.lost().await));
+            drop(guard);
+            say(&format!(
+                "{:?}",
+                handle.shutdown(Duration::ZERO).await.released
+            ));
             std::future::pending::<()>().await;
         }
         "hold the lock, and hang" => {
@@ -172,6 +187,60 @@ async fn after_a_crash_of_all_holders_everybody_is_served_when_the_ttl_is_over()
         let end = Duration::from_secs(60) + TTL;
         server.wait_until_no_keys("suite:", end).await;
     }
+}
+
+/// A holder that died, and one that was paused and wakes while the delay goes on; each has its lease
+/// by a direct grant, or by a hand-off.
+#[tokio::test]
+async fn nobody_follows_a_holder_that_died_or_was_paused_before_its_delay_is_over() {
+    const TTL: Duration = Duration::from_millis(1_500);
+    let server = Server::start();
+    let handle = handle(&server.url());
+    for (pauses, by_push) in [(false, false), (true, false), (true, true)] {
+        let before = if by_push {
+            Some(take(&mutex(&handle, LONG)).await)
+        } else {
+            None
+        };
+        let mut holder = start(&server, "hold the lock, with a delay", TTL);
+        if let Some(before) = before {
+            until_waiting(&mutex(&handle, TTL), 1).await;
+            give_back(before).await;
+        }
+        assert_eq!(holder.hear(), "held");
+        let next = queue(&mutex(&handle, TTL));
+        until_waiting(&mutex(&handle, TTL), 1).await;
+        let ended = Instant::now();
+        if pauses {
+            holder.stop().await;
+            wait_for("its TTL is over", LIMIT, async || ended.elapsed() > TTL).await;
+            holder.signal("CONT");
+            assert_eq!(holder.hear(), "Expired", "what lost says");
+            assert_eq!(holder.hear(), "0", "what its shutdown released");
+            assert!(!next.is_finished(), "after {:?}", ended.elapsed());
+        } else {
+            holder.kill();
+        }
+        let next = within(LIMIT, "it is served", next).await.expect("no panic");
+        let waited = ended.elapsed();
+        // It was renewed before it ended, at the latest; without the delay the TTL would be all.
+        assert!(waited > DELAY, "{waited:?}");
+        assert!(waited < DELAY + TTL + CLAIM, "{waited:?}");
+        give_back(next.expect("its turn comes")).await;
+    }
+    // Where it is given back in time, nobody waits.
+    let mutex = mutex(&handle, LONG).lock_delay(DELAY).expect("in range");
+    let guard = take(&mutex).await;
+    let next = queue(&mutex);
+    let begun = Instant::now();
+    give_back(guard).await;
+    give_back(served(next).await).await;
+    assert!(begun.elapsed() < DELAY);
+    let mut connection = server.connection();
+    wait_for("nothing is left", LIMIT, async || {
+        leftovers(&mut connection).is_empty()
+    })
+    .await;
 }
 
 /// C35, its variant: the holder and a waiter die together.

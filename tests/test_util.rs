@@ -168,6 +168,74 @@ mod leases {
     }
 
     #[tokio::test(start_paused = true)]
+    async fn one_with_a_delay_keeps_others_out_until_exactly_after_it() {
+        const DELAY: Duration = Duration::from_secs(25);
+        for (mode, length) in with_an_end() {
+            let server = MemoryServer::on_tokio_time();
+            let (a, b) = (server.handle(), server.handle());
+            let delayed = leased(&a, mode).lock_delay(DELAY).expect("in range");
+            let begun = Instant::now();
+            let guard = take(&delayed).await;
+            let loss = timed(guard.lost());
+            let next = queue_timed(&mutex(&b)).await;
+            let told = refusal(mutex(&b).try_lock().await).retry_after();
+            assert_eq!(told, Some(length + DELAY));
+            let (reason, lost) = done("it is lost", loss).await;
+            assert_eq!(reason, LostReason::Expired);
+            assert_after(begun, lost, length);
+            let told = refusal(mutex(&b).try_lock().await).retry_after();
+            assert!(
+                told.is_some_and(|told| told <= DELAY && told + TICK >= DELAY),
+                "{told:?}"
+            );
+            let answer = guard.release().await.expect("answered");
+            assert_eq!(answer, Release::NoLongerHeld);
+            // Nobody knows the place any more but who waits, and the delay itself.
+            drop((a, delayed));
+            let (next, acquired) = done("its waiter is served", next).await;
+            assert_after(begun, acquired, length + DELAY);
+            give_back(next.expect("its turn comes")).await;
+            server.assert_idle();
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_delay_is_remembered_though_nobody_refers_to_the_gate() {
+        const DELAY: Duration = Duration::from_secs(25);
+        let server = MemoryServer::on_tokio_time();
+        let gate = |mode| leased(&server.handle(), mode);
+        let begun = Instant::now();
+        let delayed = gate(LeaseMode::Fixed).lock_delay(DELAY).expect("in range");
+        let guard = take(&delayed).await;
+        at_last("it is lost", guard.lost()).await;
+        drop((guard, delayed));
+        server.assert_idle();
+        drop(at_last("the delay ends", gate(LeaseMode::Renewed).lock()).await);
+        assert_after(begun, Instant::now(), TTL + DELAY);
+        // Of a renewed one that was lost because a test said so, or in an outage, likewise.
+        for out in [false, true] {
+            let delayed = gate(LeaseMode::Renewed)
+                .lock_delay(DELAY)
+                .expect("in range");
+            let guard = take(&delayed).await;
+            if out {
+                server.outage(true);
+                at_last("it is lost", guard.lost()).await;
+                server.outage(false);
+            } else {
+                assert_eq!(server.expire("job"), 1);
+                assert_eq!(server.expire("job"), 0, "it is lost already");
+            }
+            let lost = Instant::now();
+            assert!(!guard.is_held());
+            drop((guard, delayed));
+            drop(at_last("the delay ends", gate(LeaseMode::Renewed).lock()).await);
+            assert_after(lost, Instant::now(), DELAY);
+        }
+        server.assert_idle();
+    }
+
+    #[tokio::test(start_paused = true)]
     async fn it_holds_until_the_last_moment_to_which_the_clock_is_advanced() {
         const NANOSECOND: Duration = Duration::from_nanos(1);
         for (mode, length) in with_an_end() {

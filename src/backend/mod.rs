@@ -16,6 +16,7 @@ pub(crate) mod quorum;
 pub(crate) mod server;
 mod take;
 mod thread;
+mod turns;
 
 use std::fmt;
 use std::future::Future;
@@ -26,12 +27,13 @@ use std::time::Duration;
 
 use tokio::sync::oneshot;
 
-pub(crate) use self::take::{Booking, Level, Op, Take, Taken, Taking};
+pub(crate) use self::take::{Level, Op, Take, Taken, Taking};
+pub(crate) use self::turns::{Booking, Turns};
 use crate::check::Report;
 use crate::error::{BackendError, LockError};
 use crate::key::{Resource, Subject};
 use crate::lease::{Lease, LeaseMode, LeaseState, LostReason, Release};
-use crate::time::{CLAIM, Instant, Ttl};
+use crate::time::{CLAIM, Delay, Instant, Ttl, validity};
 use crate::token::{FencingToken, Token};
 
 /// Where state lives, for one handle.
@@ -113,6 +115,7 @@ pub(crate) struct Terms {
     pub(crate) limit: u32,
     pub(crate) ttl: Ttl,
     pub(crate) mode: LeaseMode,
+    pub(crate) delay: Delay,
     pub(crate) wait: Wait,
     pub(crate) max_waiters: u32,
     /// Set where the caller has an answer of its own if the backend has none: how long after the
@@ -122,17 +125,29 @@ pub(crate) struct Terms {
 }
 
 impl Terms {
-    /// The length of the lease on the server: no longer than it may be held at all.
-    pub(crate) fn lease(&self) -> Duration {
+    /// How long its owner may believe in it: no longer than it may be held at all.
+    pub(crate) fn held(&self) -> Duration {
         let ttl = self.ttl.get();
         self.mode
             .longest(ttl)
             .map_or(ttl, |longest| longest.min(ttl))
     }
 
+    /// The length of the lease on the server, which keeps others out for the delay after its owner
+    /// has ceased to believe in it.
+    pub(crate) fn lease(&self) -> Duration {
+        self.held() + self.delay.get()
+    }
+
+    /// Until when its owner may believe in a lease of which the server said at `sent` or later that
+    /// so much is left.
+    pub(crate) fn until(&self, sent: Instant, left: Duration) -> Instant {
+        validity(sent, left.saturating_sub(self.delay.get()))
+    }
+
     /// Whether it is enough to count such leases: each is as long as its owner likes.
     pub(crate) fn only_count(&self) -> bool {
-        self.weight == 1 && self.mode == LeaseMode::Renewed
+        self.weight == 1 && self.mode == LeaseMode::Renewed && self.delay.is_none()
     }
 
     /// The first part of a pushed grant: the whole lease where that is shorter.
@@ -166,7 +181,8 @@ impl Wait {
 pub struct ShutdownReport {
     /// How many were given back, by their guards before the deadline or by the shutdown after it.
     pub released: usize,
-    /// How many could not be given back in time: the server ends them when their TTL is over.
+    /// How many could not be given back in time: the server ends them when their TTL is over. So it
+    /// does with those that the shutdown ended and that have a `lock_delay`, after that.
     pub abandoned: usize,
 }
 

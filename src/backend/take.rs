@@ -1,6 +1,5 @@
 //! What a rate limiter asks of a backend, and what it is told.
 
-use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
@@ -8,6 +7,7 @@ use std::time::Duration;
 
 use tokio::sync::oneshot;
 
+use super::Booking;
 use crate::error::{BackendError, LockError};
 use crate::rate_limit::Quotas;
 
@@ -87,35 +87,6 @@ impl Level {
             reset_after: less(self.reset_after),
             retry_after: self.retry_after.map(less),
         }
-    }
-}
-
-/// A turn that is booked. Dropped before it has come, it is given back if nobody has taken anything
-/// after it, else it is forfeited: who booked later sleeps until a moment that counts it.
-pub(crate) struct Booking(Option<Box<dyn FnOnce() + Send + Sync>>);
-
-impl Booking {
-    pub(crate) fn new(give_back: impl FnOnce() + Send + Sync + 'static) -> Self {
-        Self(Some(Box::new(give_back)))
-    }
-
-    /// The turn has come.
-    pub(crate) fn use_up(mut self) {
-        self.0 = None;
-    }
-}
-
-impl Drop for Booking {
-    fn drop(&mut self) {
-        if let Some(give_back) = self.0.take() {
-            give_back();
-        }
-    }
-}
-
-impl fmt::Debug for Booking {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Booking").finish_non_exhaustive()
     }
 }
 

@@ -93,6 +93,15 @@ pub enum Finding {
         /// How many.
         replicas: u32,
     },
+    /// Fewer replicas are in reach than have to acknowledge each lease: see
+    /// [`Builder::min_replicas`](crate::Builder::min_replicas).
+    #[non_exhaustive]
+    TooFewReplicas {
+        /// How many are.
+        online: u32,
+        /// How many have to.
+        least: u32,
+    },
     /// It is slow to answer, as measured by the handle's `command_timeout`.
     #[non_exhaustive]
     Slow {
@@ -111,6 +120,16 @@ pub enum Finding {
     },
     /// What is published is not heard by the subscriber, which is another server.
     Unheard,
+    /// Sentinels do not answer: should the others be lost, a failover is not followed.
+    #[non_exhaustive]
+    SilentSentinels {
+        /// How many there are.
+        known: usize,
+        /// How many of them do not answer.
+        silent: usize,
+    },
+    /// The user at the sentinels may not listen to them.
+    UntoldFailovers,
     /// It does not tell.
     #[non_exhaustive]
     Unknown {
@@ -137,9 +156,12 @@ impl Finding {
             Self::Evicts { .. }
             | Self::NotDurable { .. }
             | Self::UnconfirmedWrites { .. }
+            | Self::TooFewReplicas { .. }
             | Self::Slow { .. }
             | Self::NoSubscriber
             | Self::SubscriberFails { .. }
+            | Self::SilentSentinels { .. }
+            | Self::UntoldFailovers
             | Self::Unheard => Severity::Warning,
             Self::Unknown { .. } => Severity::Note,
         }
@@ -212,8 +234,13 @@ impl fmt::Display for Finding {
                  appendonly yes",
             ),
             Self::UnconfirmedWrites { .. } => f.write_str(
-                "a failover to a replica may forget what was held, and give it anew; set \
-                 min-replicas-to-write 1",
+                "a failover to a replica may forget what was held, and give it anew; take \
+                 `min_replicas`, or set min-replicas-to-write 1",
+            ),
+            Self::TooFewReplicas { online, least } => write!(
+                f,
+                "{online} of the {least} replicas are in reach that have to acknowledge each lease \
+                 (min_replicas), so all are refused; see why they are not connected"
             ),
             Self::Slow {
                 round_trip,
@@ -237,6 +264,15 @@ impl fmt::Display for Finding {
             Self::Unheard => f.write_str(
                 "what is published is not heard, so waiters ask again every few seconds; let \
                  `subscriber` name the pool's server, and no replica of it",
+            ),
+            Self::SilentSentinels { known, silent } => write!(
+                f,
+                "{silent} of {known} sentinels do not answer; check that they run, and their \
+                 addresses"
+            ),
+            Self::UntoldFailovers => f.write_str(
+                "a sentinel's user may not listen, so a failover is noticed by asking every second; \
+                 add `+subscribe &+switch-master &+promoted-slave`",
             ),
             Self::Unknown { what, command } => write!(
                 f,

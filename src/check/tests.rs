@@ -16,6 +16,11 @@ fn findings() -> Vec<Finding> {
     let code = || "ERR".to_owned();
     let mut findings = vec![
         Finding::Replica,
+        Finding::SilentSentinels {
+            known: 3,
+            silent: 1,
+        },
+        Finding::UntoldFailovers,
         Finding::Cluster,
         Finding::TooOld {
             version: "6.0.16".to_owned(),
@@ -32,6 +37,10 @@ fn findings() -> Vec<Finding> {
             policy: "allkeys-lru".to_owned(),
         },
         Finding::UnconfirmedWrites { replicas: 2 },
+        Finding::TooFewReplicas {
+            online: 0,
+            least: 1,
+        },
         Finding::Slow {
             round_trip: Duration::from_micros(150_900),
             command_timeout: Duration::from_millis(500),
@@ -80,6 +89,7 @@ fn servers() -> Vec<Server> {
         version: Some("9.1.2".to_owned()),
         role: Some(Role::Master),
         replicas: Some(2),
+        sentinels: None,
         is_cluster: Some(false),
         maxmemory: Some(100 << 20),
         maxmemory_policy: Some("noeviction".to_owned()),
@@ -96,7 +106,14 @@ fn servers() -> Vec<Server> {
     node.maxmemory = Some(0);
     node.clock_ahead_ms = Some(0);
     node.persistence = Some(Persistence::None);
-    vec![whole, replica, node, Server::default()]
+    let mut found = whole.clone();
+    found.sentinels = Some(Sentinels {
+        service: "mymaster".to_owned(),
+        known: 3,
+        answering: 2,
+        telling: 2,
+    });
+    vec![whole, replica, node, found, Server::default()]
 }
 
 #[test]

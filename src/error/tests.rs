@@ -125,7 +125,7 @@ fn texts_are_those_that_were_agreed_upon() {
 fn an_outage_is_what_keeps_a_server_from_serving_and_nothing_else() {
     use BackendErrorKind::{
         ForeignData, Incompatible, NotPermitted, NotServing, Protocol, Refused, ServerBusy,
-        TimedOut, Unauthenticated, Unreachable, Unsupported,
+        TimedOut, Unauthenticated, Unreachable, Unsupported, Untrusted,
     };
     for kind in [
         Unreachable,
@@ -134,6 +134,7 @@ fn an_outage_is_what_keeps_a_server_from_serving_and_nothing_else() {
         NotServing,
         Refused,
         Unauthenticated,
+        Untrusted,
     ] {
         assert!(kind.is_outage(), "{kind}");
         assert!(BackendError::new(kind, "", None).is_outage());

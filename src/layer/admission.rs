@@ -158,7 +158,7 @@ impl Admission {
                      `applies_to`, `demand`, `cost`, `quotas`, `refund`, `headers`, `deadline`, \
                      `on_refusal` or `grpc`",
                 ))),
-                None => self.ask(&self.door, Demand::default(), self.wait),
+                None => self.ask(None, Demand::default(), self.wait),
             },
         }
     }
@@ -202,14 +202,16 @@ impl Admission {
                 "`demand` gives a limit of 0; refuse such requests before they come to the gate",
             ));
         }
-        let mut way = self.ask(door, demand, self.wait_of(head))?;
-        if let Way::Gated(asked) = &mut way {
-            asked.key = own.and_then(Door::into_key);
-        }
-        Ok(way)
+        self.ask(own, demand, self.wait_of(head))
     }
 
-    fn ask(&self, door: &Door, Demand { weight, limit }: Demand, wait: Wait) -> Result<Way, Cause> {
+    /// Asks at the door of a request's key, if it brought one.
+    fn ask(
+        &self,
+        own: Option<Door>,
+        Demand { weight, limit }: Demand,
+        wait: Wait,
+    ) -> Result<Way, Cause> {
         let bridge = match (self.on_outage, wait) {
             (OnOutage::Local(0), _) => {
                 return Err(Cause::SetUp(
@@ -229,20 +231,25 @@ impl Admission {
             wait,
             bridge: Some(bridge),
         };
+        let since = counts.then(|| self.door.now());
+        let (entering, key) = Door::enter(own, &self.door, terms);
+        let (entering, refused) = match entering {
+            Entering::Lease(Acquire::Ready(Err(error))) => {
+                (Entering::Lease(Acquire::Ended), Some(error))
+            }
+            entering => (entering, None),
+        };
         let asked = Asked {
-            entering: door.enter(terms),
-            key: None,
+            entering,
+            key,
             weight,
             wait,
-            since: counts.then(|| door.now()),
+            since,
             local: false,
         };
-        match asked.entering {
-            Entering::Lease(Acquire::Ready(Err(error))) => {
-                let entering = Entering::Lease(Acquire::Ended);
-                self.without(door, Asked { entering, ..asked }, error)
-            }
-            entering => Ok(Way::Gated(Asked { entering, ..asked })),
+        match refused {
+            Some(error) => self.given_up(asked, Denied { error, door: None }),
+            None => Ok(Way::Gated(asked)),
         }
     }
 
@@ -268,12 +275,14 @@ impl Admission {
                 let local = door.local(limit);
                 // Of what the whole fleet has, it asked for no more.
                 asked.weight = local.at_most(asked.weight, limit);
-                asked.entering = local.enter(Terms {
+                let terms = Terms {
                     weight: asked.weight,
                     limit: None,
                     wait: left,
                     bridge: None,
-                });
+                };
+                // The key is kept as it was.
+                asked.entering = Door::enter(Some(local), door, terms).0;
                 asked.local = true;
                 Ok(Way::Gated(asked))
             }
@@ -364,7 +373,7 @@ pub(super) type ExtensionsOf<Req> = fn(&mut Req) -> Option<&mut Extensions>;
 #[derive(Debug, Default)]
 pub(super) struct Pass {
     pub(super) hold: Option<Hold>,
-    pub(super) used: Option<Used>,
+    pub(super) used: Option<Box<Used>>,
 }
 
 /// How a request fared.
@@ -422,7 +431,6 @@ impl<S: Service<Req>, Req> Step<S, Req> {
                 granted: Granted::Lease(lease),
                 key,
                 local,
-                ..
             } => {
                 let gate = || {
                     admission
@@ -436,15 +444,15 @@ impl<S: Service<Req>, Req> Step<S, Req> {
                 pass.hold = Some(Hold::new(gate, lease, on_lost, extensions, degraded));
             }
             Entry::Granted {
-                granted: Granted::Units(limiter, report),
-                weight,
+                granted: Granted::Units(mut used),
                 local,
                 ..
             } => {
                 if local {
                     show_ungated(&mut request);
+                    used.untold();
                 }
-                pass.used = Some(Used::new(limiter, weight, report, local));
+                pass.used = Some(used);
             }
             Entry::Ungated => show_ungated(&mut request),
         }
@@ -460,7 +468,6 @@ enum Entry {
     Granted {
         granted: Granted,
         key: Option<Key>,
-        weight: u32,
         local: bool,
     },
     Ungated,
@@ -468,13 +475,10 @@ enum Entry {
 
 impl Entry {
     fn granted(granted: Granted, asked: Asked) -> Self {
-        let Asked {
-            key, weight, local, ..
-        } = asked;
+        let Asked { key, local, .. } = asked;
         Self::Granted {
             granted,
             key,
-            weight,
             local,
         }
     }
@@ -504,7 +508,6 @@ impl<S: Service<Req> + Clone, Req> Passage<S, Req> {
             Ok(Way::Gated(Asked {
                 entering: Entering::Lease(Acquire::Ready(Ok(lease))),
                 key,
-                weight,
                 local,
                 ..
             })) => {
@@ -512,7 +515,6 @@ impl<S: Service<Req> + Clone, Req> Passage<S, Req> {
                 let entry = Entry::Granted {
                     granted,
                     key,
-                    weight,
                     local,
                 };
                 Step::work(admission, entry, ready, request, extensions)

@@ -110,42 +110,45 @@ impl Door {
         }
     }
 
-    /// The key of a gate. A limiter comes back with its answer, and so needs none to be kept.
-    pub(super) fn into_key(self) -> Option<Key> {
-        match self {
-            Self::Gate(gate) => gate.into_key(),
-            Self::Limiter(_) => None,
-        }
-    }
-
-    /// Starts what a request has to wait for.
-    pub(super) fn enter(&self, terms: Terms) -> Entering {
+    /// Starts what a request has to wait for, at the door of its key or at the layer's own. Gives
+    /// back the key of a gate; a limiter comes back with its answer.
+    pub(super) fn enter(own: Option<Self>, layers: &Self, terms: Terms) -> (Entering, Option<Key>) {
         let Terms {
             weight,
             limit,
             wait,
             bridge,
         } = terms;
-        match self {
-            Self::Gate(gate) => Entering::Lease(gate.acquire(weight, limit, Some(wait), bridge)),
-            Self::Limiter(limiter) => {
-                let limiter = limiter.clone();
-                Entering::Units(Box::pin(async move {
-                    let told = match wait {
-                        Wait::No => limiter.check_bridged(weight, bridge).await,
-                        Wait::AtMost(wait) => {
-                            limiter.until_ready_bridged(weight, wait, bridge).await
-                        }
-                        Wait::Unbounded => {
-                            limiter
-                                .until_ready_bridged(weight, Duration::MAX, bridge)
-                                .await
-                        }
-                    };
-                    (limiter, told)
-                }))
+        let lease = |gate: &Gate| Entering::Lease(gate.acquire(weight, limit, Some(wait), bridge));
+        let limiter = match (own, layers) {
+            (Some(Self::Gate(gate)), _) => return (lease(&gate), gate.into_key()),
+            (None, Self::Gate(gate)) => return (lease(gate), None),
+            (Some(Self::Limiter(limiter)), _) => limiter,
+            (None, Self::Limiter(limiter)) => limiter.clone(),
+        };
+        let entering = Entering::Units(Box::pin(async move {
+            let told = match wait {
+                Wait::No => limiter.check_bridged(weight, bridge).await,
+                Wait::AtMost(wait) => limiter.until_ready_bridged(weight, wait, bridge).await,
+                Wait::Unbounded => {
+                    limiter
+                        .until_ready_bridged(weight, Duration::MAX, bridge)
+                        .await
+                }
+            };
+            match told {
+                Ok(report) => Ok(Granted::Units(Box::new(Used {
+                    limiter,
+                    cost: weight,
+                    report: Some(report),
+                }))),
+                Err(error) => Err(Denied {
+                    error,
+                    door: Some(Box::new(Self::Limiter(limiter))),
+                }),
             }
-        }
+        }));
+        (entering, None)
     }
 }
 
@@ -158,7 +161,7 @@ impl fmt::Debug for Door {
     }
 }
 
-type AskingUnits = dyn Future<Output = (RateLimiter, Result<QuotaReport, LockError>)> + Send + Sync;
+type AskingUnits = dyn Future<Output = Result<Granted, Denied>> + Send + Sync;
 
 /// A request on its way in. Dropped, it gives up its turn.
 #[must_use = "futures do nothing unless polled"]
@@ -167,17 +170,18 @@ pub(super) enum Entering {
     Units(Pin<Box<AskingUnits>>),
 }
 
-/// What let a request in.
+/// What let a request in. Moved from hand to hand, and so small: what belongs to limiters is
+/// behind a box.
 pub(super) enum Granted {
     Lease(Lease),
-    Units(RateLimiter, QuotaReport),
+    Units(Box<Used>),
 }
 
 /// Why it was not let in.
 pub(super) struct Denied {
     pub(super) error: LockError,
     /// The door, unless it is the gate by the key that is kept.
-    pub(super) door: Option<Door>,
+    pub(super) door: Option<Box<Door>>,
 }
 
 impl Future for Entering {
@@ -189,13 +193,7 @@ impl Future for Entering {
                 Ok(lease) => Ok(Granted::Lease(lease)),
                 Err(error) => Err(Denied { error, door: None }),
             },
-            Self::Units(asking) => match ready!(asking.as_mut().poll(cx)) {
-                (limiter, Ok(report)) => Ok(Granted::Units(limiter, report)),
-                (limiter, Err(error)) => Err(Denied {
-                    error,
-                    door: Some(Door::Limiter(limiter)),
-                }),
-            },
+            Self::Units(asking) => ready!(asking.as_mut().poll(cx)),
         })
     }
 }
@@ -209,12 +207,9 @@ pub(super) struct Used {
 }
 
 impl Used {
-    pub(super) fn new(limiter: RateLimiter, cost: u32, report: QuotaReport, local: bool) -> Self {
-        Self {
-            limiter,
-            cost,
-            report: (!local).then_some(report),
-        }
+    /// It was counted in this process alone.
+    pub(super) fn untold(&mut self) {
+        self.report = None;
     }
 
     pub(super) fn report(&self) -> Option<&QuotaReport> {

@@ -65,7 +65,7 @@ where
                 let hold = hold.filter(|_| passage.hold_until() == HoldUntil::Body);
                 let lost = passage.on_loss(&response);
                 let (mut head, body) = response.into_parts();
-                passage.settle(used.as_ref(), &mut head);
+                passage.settle(used.as_deref(), &mut head);
                 Response::from_parts(head, HeldBody::new(body, hold, lost))
             }
             Outcome::Rejected(rejection) => passage.answer(&rejection).map(HeldBody::problem),

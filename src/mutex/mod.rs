@@ -24,6 +24,8 @@ use crate::lease::{Lease, LeaseMode, guard_methods};
 /// What it can't promise: a server that fails over to a replica may grant twice, and a process that
 /// was paused may wake up after its lease. Where correctness depends on it, send the [fencing
 /// token](crate::FencingToken) along with each write and let the resource refuse smaller ones.
+/// [`Builder::min_replicas`](crate::Builder::min_replicas) and [`lock_delay`](Self::lock_delay) make
+/// either less likely to matter.
 ///
 /// # Examples
 ///

@@ -293,19 +293,21 @@ impl RateLimiter {
     /// The turn is booked when it is asked for, so it comes after those that were booked before, over
     /// all processes, and the caller sleeps once. Until all that were booked have come, a
     /// [`check`](Self::check) is refused, since it would overtake them. The report is as of the
-    /// booking. A turn that is booked is kept when the handle shuts down.
+    /// booking.
     ///
     /// # Errors
     ///
     /// [`LockError::Refused`] with [`OverQuota`](RefusalKind::OverQuota), at once, if the turn would
-    /// come too late; else as [`check`](Self::check).
+    /// come too late, and with [`ShuttingDown`](RefusalKind::ShuttingDown) if the handle shuts down
+    /// before it has come: all turns that the handle has booked are given back then. Else as
+    /// [`check`](Self::check).
     ///
     /// # Cancel safety
     ///
     /// Dropping the future gives the turn back if it is the last one that was booked, else it is
-    /// forfeited: a turn is not moved forward once it was told. It is forfeited, too, if the server
-    /// can't be reached at that moment: this is tried once. What is forfeited stays used, and comes
-    /// back as the quotas say.
+    /// forfeited: a turn is not moved forward once it was told. If the server can't be reached at that
+    /// moment, this is tried again until the turn would have come, and for 5 seconds at least; then it
+    /// is forfeited, too. What is forfeited stays used, and comes back as the quotas say.
     pub async fn until_ready(&self) -> Result<QuotaReport, LockError> {
         self.until_ready_n(1).await
     }
@@ -340,10 +342,16 @@ impl RateLimiter {
         if !taken.admitted {
             return Err(over_quota(report));
         }
-        if let Some(booking) = taken.booking.take() {
+        if let Some(mut booking) = taken.booking.take() {
             // From here on: the server has decided before, so the turn can only come a little late.
-            tokio::time::sleep(taken.wait).await;
-            booking.use_up();
+            let came = tokio::select! {
+                biased;
+                () = booking.refused() => false,
+                () = tokio::time::sleep(taken.wait) => booking.use_up(),
+            };
+            if !came {
+                return Err(Refusal::new(RefusalKind::ShuttingDown).into());
+            }
         }
         Ok(report)
     }

@@ -53,7 +53,7 @@ fn of_key(connection: &mut redis::Connection, key: &str) -> Vec<String> {
     let kind: String = ask(connection, &["TYPE", key]);
     match kind.as_str() {
         "zset" if key.ends_with(":roster") => {}
-        "string" if key.ends_with(":clock") => {}
+        "string" if key.ends_with(":clock") || key.ends_with(":acknowledged") => {}
         "hash" => {
             let fields: Vec<(String, String)> = ask(connection, &["HGETALL", key]);
             let stray = |(name, value): &(String, String)| match name.as_str() {

@@ -14,6 +14,7 @@ mod common;
 mod leftovers;
 mod rig;
 
+mod delay;
 mod drop_without_runtime;
 mod lease;
 mod mutex;
@@ -92,6 +93,16 @@ macro_rules! behaviors {
                     releases_at_once_leave_nothing_to_renew,
                     busy_permits_with_short_ttls_are_not_lost_while_they_are_released,
                 }
+                delay {
+                    a_lease_that_was_not_given_back_keeps_others_out_for_its_delay,
+                    a_release_frees_at_once_however_long_the_delay,
+                    a_hand_off_is_a_whole_lease_however_long_the_delay,
+                    others_are_told_to_come_back_after_the_delay,
+                    a_lost_permit_delays_nobody_who_finds_another_free,
+                    a_guard_that_outlives_a_shutdown_is_delayed,
+                    each_holder_has_its_own_delay,
+                    a_delay_is_of_a_minute_at_most,
+                }
                 names {
                     keys_kinds_names_and_prefixes_do_not_meet,
                     any_text_is_a_name_and_distinct_texts_are_distinct_locks,
@@ -113,6 +124,7 @@ macro_rules! behaviors {
                     exactly_what_remains_can_be_used,
                     what_was_used_vanishes_when_it_has_come_back,
                     a_handle_that_shuts_down_admits_nobody,
+                    a_handle_that_shuts_down_lets_nobody_sleep_on_and_gives_turns_back,
                 }
                 shutdown {
                     newcomers_and_waiters_are_refused_at_once_and_guards_live_on,

@@ -8,6 +8,7 @@ use portcullis::{Builder, Portcullis};
 
 use crate::common::LIMIT;
 use crate::leftovers::{leftovers, leftovers_under};
+use crate::support::sentinel::{Fleet, Sentinel};
 use crate::support::{Server, wait_for};
 
 /// A fresh place where gates live, of one test's own.
@@ -25,20 +26,29 @@ pub(crate) trait Rig: Sized {
     async fn settled(&self);
 }
 
-/// One Redis server.
+/// One Redis server. With `PORTCULLIS_TEST_SENTINEL=1` handles find it by a sentinel.
 pub(crate) struct ServerRig {
     pub(crate) server: Server,
+    sentinel: Option<Sentinel>,
 }
 
 impl ServerRig {
     pub(crate) fn start_with(options: &[&str]) -> Self {
-        Self {
-            server: Server::start_with(options),
-        }
+        Self::on(Server::start_with(options))
+    }
+
+    pub(crate) fn on(server: Server) -> Self {
+        let wanted = std::env::var_os("PORTCULLIS_TEST_SENTINEL").is_some_and(|value| value == "1");
+        let sentinel = wanted.then(|| Sentinel::start(&server, &[]));
+        Self { server, sentinel }
     }
 
     pub(crate) fn builder(&self) -> Builder {
-        Portcullis::builder().url(self.server.url()).prefix("suite")
+        let url = match &self.sentinel {
+            Some(sentinel) => Fleet::url_of(&[sentinel.port()]),
+            None => self.server.url(),
+        };
+        Portcullis::builder().url(url).prefix("suite")
     }
 }
 

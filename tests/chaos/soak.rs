@@ -43,8 +43,9 @@ const PROCESSES: usize = 4;
 const LONG_STILL: u64 = 1_000_000_000;
 
 /// Failures that no fault explains.
-const NEVER: [&str; 6] = [
+const NEVER: [&str; 7] = [
     "Unauthenticated",
+    "Untrusted",
     "NotPermitted",
     "ForeignData",
     "Unsupported",

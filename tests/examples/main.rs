@@ -4,6 +4,13 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+#[path = "../connections/certificates.rs"]
+#[allow(dead_code, reason = "each test binary uses its own part")]
+mod certificates;
+#[path = "../connections/place.rs"]
+#[allow(dead_code, reason = "each test binary uses its own part")]
+mod place;
+
 mod axum_per_route;
 mod example;
 mod load_scripts;

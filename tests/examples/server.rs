@@ -3,7 +3,9 @@
 use futures_util::future::join_all;
 use http::{Method, StatusCode};
 
+use crate::certificates::Authority;
 use crate::example::{Caller, Example};
+use crate::place::{Folder, NAMES, TlsServer};
 use crate::support::Server;
 
 async fn ping(caller: &Caller, key: &str) -> crate::example::Answer {
@@ -15,9 +17,12 @@ async fn ping(caller: &Caller, key: &str) -> crate::example::Answer {
 #[tokio::test]
 async fn each_key_has_its_burst_over_all_instances() {
     let server = Server::start();
-    let url = server.url();
+    each_key_has_its_burst(&[("REDIS_URL", &*server.url())]).await;
+}
+
+async fn each_key_has_its_burst(settings: &[(&str, &str)]) {
     // None comes back during the test.
-    let settings = [("REDIS_URL", &*url), ("RATE", "1"), ("BURST", "7")];
+    let settings = [settings, &[("RATE", "1"), ("BURST", "7")]].concat();
     let (mut one, mut other) = (
         Example::start("server", &settings),
         Example::start("server", &settings),
@@ -46,6 +51,17 @@ async fn each_key_has_its_burst_over_all_instances() {
         callers[0].get("/api/ping").await.problem(),
         (400, "no-key".to_owned())
     );
+}
+
+/// With nothing but an address and the CA.
+#[tokio::test]
+async fn each_key_has_its_burst_over_all_instances_by_tls() {
+    let authority = Authority::new();
+    let server = TlsServer::showing(&authority.server(&NAMES));
+    let folder = Folder::new();
+    let file = folder.file("ca.crt", &authority.certificate);
+    let url = server.tls_url();
+    each_key_has_its_burst(&[("REDIS_URL", &*url), ("SSL_CERT_FILE", &*file)]).await;
 }
 
 #[tokio::test]

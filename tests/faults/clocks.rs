@@ -19,7 +19,7 @@ const HOUR: i64 = 3_600;
 fn start_by_a_clock() -> (ServerRig, FakeClock) {
     let clock = FakeClock::start();
     let server = Server::start_by(&clock);
-    (ServerRig { server }, clock)
+    (ServerRig::on(server), clock)
 }
 
 /// The server's clock, in seconds.

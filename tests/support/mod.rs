@@ -16,6 +16,7 @@ pub(crate) mod history;
 mod poll;
 mod process;
 mod proxy;
+pub(crate) mod sentinel;
 mod server;
 mod wait;
 
@@ -27,6 +28,6 @@ pub(crate) use self::{
     poll::{poll_k_times, poll_k_times_and_wake},
     process::{Other, my_role, say, signal},
     proxy::{Flow, Mode, Proxy},
-    server::Server,
+    server::{FREE_PORT, Server},
     wait::wait_for,
 };

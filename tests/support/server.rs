@@ -20,6 +20,9 @@ const READY: Duration = Duration::from_secs(20);
 /// How long one command may take.
 const COMMAND: Duration = Duration::from_secs(10);
 
+/// As the value of an option: a port that is free.
+pub(crate) const FREE_PORT: &str = "<a free port>";
+
 /// A running redis-server without persistence, with a port and a folder of its own. Killed when
 /// dropped.
 #[derive(Debug)]
@@ -47,16 +50,62 @@ impl Server {
         Self::launch(&[], Some(clock.clone()))
     }
 
+    /// Starts one that may have replicas, which are not kept waiting for others to join them.
+    pub(crate) fn start_master() -> Self {
+        Self::start_with(&["--repl-diskless-sync-delay", "0"])
+    }
+
+    /// Starts a replica of `master`, and waits until it has caught up, and its master knows that.
+    pub(crate) fn start_replica(master: &Self) -> Self {
+        let port = master.port.to_string();
+        let replica = Self::start_with(&["--replicaof", "127.0.0.1", &port]);
+        replica.until_told("master_link_status:up");
+        master.until_told(&format!("port={},state=online", replica.port));
+        replica
+    }
+
+    /// Waits until this server says so of its replication.
+    fn until_told(&self, words: &str) {
+        let mut connection = self.connection();
+        let begun = Instant::now();
+        loop {
+            let mut info = redis::cmd("INFO");
+            let info: String = info
+                .arg("replication")
+                .query(&mut connection)
+                .expect("INFO answers with text");
+            if info.contains(words) {
+                return;
+            }
+            assert!(begun.elapsed() < READY, "it does not follow: {info}");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    /// Cuts its replicas off; those that live connect again.
+    pub(crate) async fn cut_replicas_off(&self) {
+        self.command(&["CLIENT", "KILL", "TYPE", "replica"]).await;
+    }
+
+    /// Starts one with further options and a wall clock that can be set.
+    pub(crate) fn start_with_clock(options: &[&str], clock: &FakeClock) -> Self {
+        Self::launch(options, Some(clock.clone()))
+    }
+
     fn launch(options: &[&str], clock: Option<FakeClock>) -> Self {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let number = COUNT.fetch_add(1, Ordering::Relaxed);
         let folder =
             std::env::temp_dir().join(format!("portcullis-test-{}-{number}", std::process::id()));
         fs::create_dir_all(&folder).expect("the temporary folder can be written");
-        let options: Vec<String> = options.iter().map(|&option| option.to_owned()).collect();
         // Somebody else may take the port between the look and the start: then try another.
         for _ in 0..10 {
             let port = free_port();
+            let chosen = |&option: &&str| match option {
+                FREE_PORT => free_port().to_string(),
+                other => other.to_owned(),
+            };
+            let options: Vec<String> = options.iter().map(chosen).collect();
             if let Ok(child) = launch(port, &folder, &options, clock.as_ref()) {
                 return Self {
                     child: Mutex::new(child),
@@ -73,6 +122,14 @@ impl Server {
 
     pub(crate) const fn port(&self) -> u16 {
         self.port
+    }
+
+    /// The value of an option that it was started with.
+    #[track_caller]
+    pub(crate) fn option(&self, name: &str) -> &str {
+        let at = self.options.iter().position(|option| option == name);
+        let value = at.and_then(|at| self.options.get(at + 1));
+        value.expect("it was started with this option")
     }
 
     pub(crate) fn url(&self) -> String {
@@ -205,7 +262,7 @@ fn binary() -> PathBuf {
     std::env::var_os("PORTCULLIS_REDIS_SERVER").map_or_else(|| "redis-server".into(), PathBuf::from)
 }
 
-fn free_port() -> u16 {
+pub(super) fn free_port() -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").expect("the loopback interface is up");
     listener
         .local_addr()
@@ -224,10 +281,31 @@ fn launch(
         .create(true)
         .append(true)
         .open(folder.join("log"))?;
+    let mut command = command();
+    command
+        .args(["--bind", "127.0.0.1", "--save", "", "--appendonly", "no"])
+        .args(["--port", &port.to_string(), "--dir"])
+        .arg(folder)
+        .args(options)
+        .stdin(Stdio::null())
+        .stdout(log.try_clone()?)
+        .stderr(log);
+    if let Some(clock) = clock {
+        clock.rules(&mut command);
+    }
+    let child = spawn(command)?;
+    if let Some(clock) = clock {
+        clock.ruled(child.id());
+    }
+    until_it_answers(child, port)
+}
+
+/// The beginning of what starts a server.
+pub(super) fn command() -> Command {
     let binary = binary();
     // Whatever ends the test's process, however suddenly, ends the server: where this tool of
     // util-linux is at hand.
-    let mut command = if which("setpriv") {
+    let command = if which("setpriv") {
         let mut command = Command::new("setpriv");
         command.args(["--pdeathsig", "KILL", "--"]).arg(&binary);
         command
@@ -242,20 +320,9 @@ fn launch(
         );
     }
     command
-        .args(["--bind", "127.0.0.1", "--save", "", "--appendonly", "no"])
-        .args(["--port", &port.to_string(), "--dir"])
-        .arg(folder)
-        .args(options)
-        .stdin(Stdio::null())
-        .stdout(log.try_clone()?)
-        .stderr(log);
-    if let Some(clock) = clock {
-        clock.rules(&mut command);
-    }
-    let mut child = spawn(command)?;
-    if let Some(clock) = clock {
-        clock.ruled(child.id());
-    }
+}
+
+pub(super) fn until_it_answers(mut child: Child, port: u16) -> io::Result<Child> {
     let begun = Instant::now();
     while !answers(port, child.id()) {
         if let Some(status) = child.try_wait()? {
@@ -301,7 +368,7 @@ fn which(program: impl AsRef<Path>) -> bool {
 
 /// Spawns from one thread that lives as long as the process: the death signal is sent when the
 /// *thread* that spawned ends, and a test's thread may end before the server that it shares.
-fn spawn(command: Command) -> io::Result<Child> {
+pub(super) fn spawn(command: Command) -> io::Result<Child> {
     type Order = (Command, mpsc::Sender<io::Result<Child>>);
     static SPAWNER: LazyLock<Mutex<mpsc::Sender<Order>>> = LazyLock::new(|| {
         let (sender, orders) = mpsc::channel::<Order>();

@@ -5,6 +5,7 @@ mod layer_overhead;
 mod memory_backend;
 mod outage;
 mod quorum;
+mod rate_limit;
 mod renewal;
 mod scale;
 mod semaphore;
@@ -25,6 +26,7 @@ pub(crate) const GROUPS: [Group; 9] = [
     uncontended::GROUP,
     handoff::GROUP,
     semaphore::GROUP,
+    rate_limit::GROUP,
     renewal::GROUP,
     layer_overhead::GROUP,
     memory_backend::GROUP,

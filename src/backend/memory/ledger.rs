@@ -9,21 +9,24 @@
 //! 2. Nobody holds past its end: whoever looks settles first, and a holder is told that it lost
 //!    before its permits are free.
 //! 3. After each change the head of the queue does not fit, unless the backend is out.
-//! 4. Each holder with an end and each waiter with a limit stands once in `ends` or `give_ups`.
+//! 4. A holder that was lost, and has a delay, keeps its permits until that is over; to its owner it
+//!    is gone.
+//! 5. Each holder with an end and each waiter with a limit stands once in `ends` or `give_ups`.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio::sync::oneshot;
 
 use super::news::News;
-use super::process::Process;
+use super::process::{Left, Process};
 use super::queue::Queue;
 use super::turnstile::Count;
 use crate::backend::{Place, Terms, Wait};
 use crate::error::{BackendError, BackendErrorKind, LockError, Refusal, RefusalKind};
 use crate::lease::{Lease, LeaseMode, LeaseState, LostReason};
-use crate::time::{Clock, Instant, Ttl};
+use crate::time::{Clock, Delay, Instant, Ttl};
 use crate::token::{FencingToken, Token};
 
 /// Capacity that is worth giving back.
@@ -89,8 +92,14 @@ struct Holder {
     weight: u32,
     /// The handle by which it was acquired.
     process: u64,
-    /// When its time is over, `FAR` if it is renewed until it is released.
+    /// When its time is over, `FAR` if it is renewed until it is released; once it is lost, when its
+    /// delay is.
     end: Instant,
+    delay: Delay,
+    /// Lost, and still keeping others out.
+    lost: bool,
+    /// Kept from being forgotten while a delay may follow.
+    place: Option<Arc<dyn Place>>,
     ttl: Ttl,
     renewed: bool,
     /// What `end` is while its renewals come through.
@@ -233,7 +242,7 @@ impl Ledger {
         terms: &Terms,
     ) -> Entered {
         if self.queue.is_empty() && self.fits(terms) {
-            let (mark, fence) = self.hold(clock, process, terms);
+            let (mark, fence) = self.hold(clock, place, process, terms);
             return Entered::Held { mark, fence };
         }
         self.wait_or_refuse(clock, place, process, terms)
@@ -303,10 +312,17 @@ impl Ledger {
     fn run_out(&mut self, fence: u64, news: &mut News) {
         #[cfg(feature = "test-util")]
         if fence == ALL_COUNTED {
-            self.lose_counted(LostReason::Expired, false, news);
+            self.lose_counted(LostReason::Expired, news);
             return;
         }
-        self.lose(fence, LostReason::Expired, false, news);
+        match self.holders.get(&fence) {
+            Some(holder) if holder.lost => drop(self.remove(fence, news)),
+            Some(holder) => {
+                let end = holder.end;
+                self.lose(fence, LostReason::Expired, end, news);
+            }
+            None => {}
+        }
     }
 
     /// Serves waiters from the head of the queue while they fit: strictly in order, so a large
@@ -320,7 +336,7 @@ impl Ledger {
                 return;
             };
             self.give_ups.remove(&(waiter.give_up, ticket));
-            let (mark, fence) = self.hold(clock, waiter.process, &waiter.terms);
+            let (mark, fence) = self.hold(clock, &waiter.place, waiter.process, &waiter.terms);
             let lease = lease(waiter.place, mark, fence);
             news.answer(waiter.answer, Ok(lease));
         }
@@ -339,11 +355,16 @@ impl Ledger {
         if Lease::counted_ttl(token).is_some() {
             return self.release_counted(fence, news);
         }
-        let held = self.remove(fence, true, news);
-        if !held {
+        if self.holders.get(&fence).is_none_or(|holder| holder.lost) {
             self.lost.remove(&fence);
+            return false;
         }
-        held
+        if let Some(holder) = self.remove(fence, news)
+            && let Some(process) = holder.awaited_by
+        {
+            news.ended(process, Left::Released);
+        }
+        true
     }
 
     fn release_counted(&mut self, fence: u64, news: &mut News) -> bool {
@@ -353,7 +374,7 @@ impl Ledger {
         self.one_counted_less();
         self.used -= 1;
         if let Some(process) = &self.counted.awaited_by {
-            news.ended(Arc::clone(process), true);
+            news.ended(Arc::clone(process), Left::Released);
         }
         true
     }
@@ -380,7 +401,7 @@ impl Ledger {
         }
         let token = Token::local(LISTED, fence);
         let reason = self.lost.remove(&fence);
-        let holder = self.holders.get_mut(&fence);
+        let holder = self.holders.get_mut(&fence).filter(|holder| !holder.lost);
         let holder = holder.ok_or_else(|| reason.unwrap_or(LostReason::Expired))?;
         let state = holder.state.get_or_insert_with(|| {
             let (clock, fence) = (clock.clone(), FencingToken::new(fence));
@@ -417,6 +438,9 @@ impl Ledger {
             weight: 1,
             process: self.counted.process,
             end,
+            delay: Delay::default(),
+            lost: false,
+            place: None,
             ttl,
             renewed: true,
             #[cfg(feature = "test-util")]
@@ -448,7 +472,7 @@ impl Ledger {
             count += usize::try_from(self.counted.inside).unwrap_or(usize::MAX);
         }
         for holder in self.holders.values_mut() {
-            if holder.process == process.id() {
+            if holder.process == process.id() && !holder.lost {
                 holder.awaited_by = Some(Arc::clone(process));
                 count += 1;
             }
@@ -457,12 +481,12 @@ impl Ledger {
     }
 
     /// Ends the leases of a process whose shutdown has waited long enough.
-    pub(super) fn end_all_of(&mut self, process: &Process, news: &mut News) {
+    pub(super) fn end_all_of(&mut self, process: &Process, now: Instant, news: &mut News) {
         for fence in self.fences(|holder| holder.process == process.id()) {
-            self.lose(fence, LostReason::ShutDown, true, news);
+            self.lose(fence, LostReason::ShutDown, now, news);
         }
         if process.id() == self.counted.process {
-            self.lose_counted(LostReason::ShutDown, true, news);
+            self.lose_counted(LostReason::ShutDown, news);
         }
     }
 
@@ -483,7 +507,13 @@ impl Ledger {
         self.used + u64::from(terms.weight) <= u64::from(terms.limit)
     }
 
-    fn hold(&mut self, clock: &Clock, process: u64, terms: &Terms) -> (u64, u64) {
+    fn hold(
+        &mut self,
+        clock: &Clock,
+        place: &Arc<dyn Place>,
+        process: u64,
+        terms: &Terms,
+    ) -> (u64, u64) {
         self.fence += 1;
         self.used += u64::from(terms.weight);
         let counted = &mut self.counted;
@@ -497,6 +527,9 @@ impl Ledger {
             weight: terms.weight,
             process,
             end,
+            delay: terms.delay,
+            lost: false,
+            place: (!terms.delay.is_none()).then(|| Arc::clone(place)),
             ttl: terms.ttl,
             renewed: terms.mode != LeaseMode::Fixed,
             state: None,
@@ -508,9 +541,10 @@ impl Ledger {
         (LISTED, self.fence)
     }
 
-    /// Ends a holder's lease against its owner's will.
-    fn lose(&mut self, fence: u64, reason: LostReason, released: bool, news: &mut News) {
-        let Some(holder) = self.holders.get(&fence) else {
+    /// Ends a holder's lease against its owner's will, at this moment. Its permits are free then, or
+    /// after its delay.
+    fn lose(&mut self, fence: u64, reason: LostReason, at: Instant, news: &mut News) {
+        let Some(holder) = self.holders.get(&fence).filter(|holder| !holder.lost) else {
             return;
         };
         let state = holder.state.clone();
@@ -521,11 +555,24 @@ impl Ledger {
         if state.as_ref().is_none_or(|state| state.mark_lost(reason)) {
             news.lost(&self.gate, FencingToken::new(fence), reason, state);
         }
-        self.remove(fence, released, news);
+        let Some(mut holder) = self.remove(fence, news) else {
+            return;
+        };
+        let delayed = !holder.delay.is_none();
+        if let Some(process) = holder.awaited_by.take() {
+            news.ended(process, Left::by(reason, delayed));
+        }
+        if delayed {
+            holder.lost = true;
+            holder.end = at.after(holder.delay.get());
+            holder.state = None;
+            self.used += u64::from(holder.weight);
+            self.insert(fence, holder);
+        }
     }
 
     /// Ends all that are counted. Nobody has looked at them; whoever does finds that it has lost.
-    fn lose_counted(&mut self, reason: LostReason, released: bool, news: &mut News) {
+    fn lose_counted(&mut self, reason: LostReason, news: &mut News) {
         let counted = &mut self.counted;
         let count = std::mem::take(&mut counted.inside);
         if count > 0 {
@@ -536,18 +583,16 @@ impl Ledger {
         }
         for _ in 0..count {
             if let Some(process) = &counted.awaited_by {
-                news.ended(Arc::clone(process), released);
+                news.ended(Arc::clone(process), Left::by(reason, false));
             }
         }
         #[cfg(feature = "test-util")]
         self.ends.retain(|(_, fence)| *fence != ALL_COUNTED);
     }
 
-    /// Takes a listed holder off the books; false if it is not there.
-    fn remove(&mut self, fence: u64, released: bool, news: &mut News) -> bool {
-        let Some(holder) = self.holders.remove(&fence) else {
-            return false;
-        };
+    /// Takes a listed holder off the books.
+    fn remove(&mut self, fence: u64, news: &mut News) -> Option<Holder> {
+        let holder = self.holders.remove(&fence)?;
         let (held, room) = (self.holders.len(), self.holders.capacity());
         if room > ROOMY && held < room / 8 {
             self.holders.shrink_to(2 * held);
@@ -556,10 +601,11 @@ impl Ledger {
         if holder.end != Instant::FAR {
             self.ends.remove(&(holder.end, fence));
         }
-        if let Some(process) = holder.awaited_by {
-            news.ended(process, released);
+        // It may be the last who knows the place, and is not to drop it under its lock.
+        if let Some(place) = holder.place.clone() {
+            news.dropped(place);
         }
-        true
+        Some(holder)
     }
 
     fn take_waiter(&mut self, ticket: u64) -> Option<Waiter> {
@@ -590,10 +636,15 @@ impl Ledger {
     }
 
     fn refusal(&self, kind: RefusalKind, ahead: usize, terms: &Terms, now: Instant) -> Refusal {
-        let first = self.ends.first().map(|(end, _)| end.since(now));
+        // As a server does, which keeps a lease for as long as its delay may last.
+        let first = self.ends.first().map(|(end, fence)| {
+            let holder = self.holders.get(fence).filter(|holder| !holder.lost);
+            let delay = holder.map_or(Duration::ZERO, |holder| holder.delay.get());
+            end.since(now) + delay
+        });
         // One that is renewed always has its TTL left, and all agree on that.
         let renewed = (self.counted.inside > 0 || self.holders.len() > self.ends.len())
-            .then(|| terms.ttl.get());
+            .then(|| terms.ttl.get() + terms.delay.get());
         Refusal::new(kind)
             .with_retry_after(first.into_iter().chain(renewed).min())
             .with_position(Some(ahead as u64))
@@ -604,7 +655,8 @@ impl Ledger {
 #[cfg(feature = "test-util")]
 impl Ledger {
     pub(super) fn held(&self) -> usize {
-        self.holders.len() + usize::try_from(self.counted.inside).unwrap_or(usize::MAX)
+        let listed = self.holders.values().filter(|holder| !holder.lost);
+        listed.count() + usize::try_from(self.counted.inside).unwrap_or(usize::MAX)
     }
 
     pub(super) fn waiting(&self) -> usize {
@@ -612,12 +664,12 @@ impl Ledger {
     }
 
     /// All leases are over; gives their number.
-    pub(super) fn expire(&mut self, news: &mut News) -> usize {
+    pub(super) fn expire(&mut self, now: Instant, news: &mut News) -> usize {
         let count = self.held();
         for fence in self.fences(|_| true) {
-            self.lose(fence, LostReason::Expired, false, news);
+            self.lose(fence, LostReason::Expired, now, news);
         }
-        self.lose_counted(LostReason::Expired, false, news);
+        self.lose_counted(LostReason::Expired, news);
         count
     }
 
@@ -629,7 +681,7 @@ impl Ledger {
                 .insert((now.after(longest_ttl.get()), ALL_COUNTED));
         }
         for (&fence, holder) in &mut self.holders {
-            if !holder.renewed {
+            if !holder.renewed || holder.lost {
                 continue;
             }
             let told = match &holder.state {
@@ -651,6 +703,7 @@ impl Ledger {
         for (&fence, holder) in &mut self.holders {
             // One whose end was seen to pass stays lost.
             if holder.renewed
+                && !holder.lost
                 && holder
                     .state
                     .as_ref()

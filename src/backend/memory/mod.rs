@@ -31,9 +31,7 @@ use self::process::Process;
 use self::rates::Rates;
 use self::sites::{Site, Sites};
 use super::local::Local;
-use super::{
-    Acquire, Backend, Booking, Place, ReleaseAnswer, ShutdownReport, Take, Taking, Terms, Waiting,
-};
+use super::{Acquire, Backend, Place, ReleaseAnswer, ShutdownReport, Take, Taking, Terms, Waiting};
 use crate::error::{Refusal, RefusalKind};
 use crate::key::{Resource, Subject};
 use crate::lease::{Lease, LeaseState, Release};
@@ -80,9 +78,10 @@ impl Memory {
     pub(crate) fn expire(self: &Arc<Self>, gate: &str) -> usize {
         let sites = self.sites.all();
         let of_gate = sites.iter().filter(|site| &**site.gate() == gate);
+        let now = self.clock.now();
         let mut all_news = News::default();
         let expire = |site: &Arc<Site>| {
-            let (count, news) = site.change_untold(self, |ledger, news| ledger.expire(news));
+            let (count, news) = site.change_untold(self, |ledger, news| ledger.expire(now, news));
             all_news.append(news);
             count
         };
@@ -154,13 +153,19 @@ impl Backend for MemoryBackend {
             return Taking::Ready(Err(unreachable(take.op.doing(), &subject.limiter).into()));
         }
         let (memory, booked) = (Arc::clone(&self.memory), Arc::clone(subject));
-        let unbook = |booking: Box<rates::Unbook>| {
-            Booking::new(move || {
-                memory.rates.unbook(&memory.clock, booked.key(), *booking);
-            })
+        let process = Arc::clone(&self.process);
+        let book = |unbook: Box<rates::Unbook>| {
+            self.process
+                .turns()
+                .book((booked, unbook), move |id, came| {
+                    let turn = process.turns().end(id);
+                    if let Some((subject, unbook)) = turn.filter(|_| !came) {
+                        memory.rates.unbook(&memory.clock, subject.key(), *unbook);
+                    }
+                })
         };
         let (rates, clock) = (&self.memory.rates, &self.memory.clock);
-        Taking::Ready(Ok(rates.take(clock, subject.key(), &take, unbook)))
+        Taking::Ready(Ok(rates.take(clock, subject.key(), &take, book)))
     }
 
     fn is_remote(&self) -> bool {

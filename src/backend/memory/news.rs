@@ -8,7 +8,7 @@ use std::sync::Arc;
 use tokio::sync::oneshot;
 
 use super::keeper;
-use super::process::Process;
+use super::process::{Left, Process};
 use crate::backend::Place;
 use crate::error::LockError;
 use crate::lease::{Lease, LeaseState, LostReason, log_loss, log_losses};
@@ -32,8 +32,7 @@ enum Item {
     /// A lease has ended whose process is shutting down.
     Ended {
         process: Arc<Process>,
-        /// By its owner, or by the shutdown.
-        released: bool,
+        how: Left,
     },
     Lost(Arc<LeaseState>),
     /// Nobody can look in when something is due.
@@ -57,8 +56,8 @@ impl News {
         self.items.push(Item::Dropped(place));
     }
 
-    pub(super) fn ended(&mut self, process: Arc<Process>, released: bool) {
-        self.items.push(Item::Ended { process, released });
+    pub(super) fn ended(&mut self, process: Arc<Process>, how: Left) {
+        self.items.push(Item::Ended { process, how });
     }
 
     /// A lease of the gate was lost; who watches its state, if anybody can, is told so.
@@ -107,7 +106,7 @@ impl News {
                 // A caller that has gone meanwhile drops its lease right here, which gives it back.
                 Item::Answer { to, result } => drop(to.send(result)),
                 Item::Dropped(_) => {}
-                Item::Ended { process, released } => process.lease_ended(released),
+                Item::Ended { process, how } => process.lease_ended(how),
                 Item::Lost(lease) => lease.wake_watchers(),
                 Item::Unwatched(error) => keeper::log_not_started(&error),
             }

@@ -6,17 +6,45 @@ use std::time::Duration;
 
 use tokio::sync::oneshot;
 
-use super::Memory;
 use super::news::News;
-use crate::backend::ShutdownReport;
+use super::{Memory, rates};
+use crate::backend::{ShutdownReport, Turns};
+use crate::key::Subject;
+use crate::lease::LostReason;
 use crate::time::Instant;
+
+/// How a lease has ended whose process is shutting down.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Left {
+    /// By its owner, or by the shutdown.
+    Released,
+    /// By the shutdown, and a delay is to keep others out.
+    Delayed,
+    /// By itself.
+    Lost,
+}
+
+impl Left {
+    /// Against its owner's will.
+    pub(super) fn by(reason: LostReason, delayed: bool) -> Self {
+        match reason {
+            LostReason::ShutDown if delayed => Self::Delayed,
+            LostReason::ShutDown => Self::Released,
+            _ => Self::Lost,
+        }
+    }
+}
 
 #[derive(Debug)]
 pub(super) struct Process {
     id: u64,
     closed: AtomicBool,
     ending: Mutex<Ending>,
+    turns: Mutex<Booked>,
 }
+
+/// Turns at quotas, and what gives each back.
+type Booked = Turns<(Arc<Subject>, Box<rates::Unbook>)>;
 
 #[derive(Debug)]
 struct Ending {
@@ -38,6 +66,7 @@ impl Process {
                 report: ShutdownReport::default(),
                 answers: Vec::new(),
             }),
+            turns: Mutex::default(),
         })
     }
 
@@ -53,6 +82,10 @@ impl Process {
 
     fn ending(&self) -> MutexGuard<'_, Ending> {
         self.ending.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn turns(&self) -> MutexGuard<'_, Booked> {
+        self.turns.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(super) fn shut_down(
@@ -82,7 +115,11 @@ impl Process {
                     self.ending().left += count;
                 });
             }
-            self.one_less(false);
+            let turns = self.turns().close();
+            for (subject, unbook) in turns {
+                memory.rates.unbook(&memory.clock, subject.key(), *unbook);
+            }
+            self.one_less(Left::Lost);
         }
         if deadline <= now {
             self.cut(memory);
@@ -93,25 +130,27 @@ impl Process {
 
     /// The deadline has passed: its leases are ended.
     pub(super) fn cut(&self, memory: &Arc<Memory>) {
+        let now = memory.clock.now();
         let mut all_news = News::default();
         for site in memory.sites.all() {
             let ((), news) =
-                site.change_untold(memory, |ledger, news| ledger.end_all_of(self, news));
+                site.change_untold(memory, |ledger, news| ledger.end_all_of(self, now, news));
             all_news.append(news);
         }
         all_news.deliver();
     }
 
     /// One of the leases that were counted has ended.
-    pub(super) fn lease_ended(&self, released: bool) {
-        self.one_less(released);
+    pub(super) fn lease_ended(&self, how: Left) {
+        self.one_less(how);
     }
 
-    fn one_less(&self, released: bool) {
+    fn one_less(&self, how: Left) {
         let (report, answers) = {
             let mut ending = self.ending();
             ending.left = ending.left.saturating_sub(1);
-            ending.report.released += usize::from(released);
+            ending.report.released += usize::from(how == Left::Released);
+            ending.report.abandoned += usize::from(how == Left::Delayed);
             if ending.left > 0 {
                 return;
             }

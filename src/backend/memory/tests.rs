@@ -16,7 +16,7 @@ mod against_a_model {
     use proptest::test_runner::TestCaseResult;
 
     use super::super::Memory;
-    use super::model::{Ask, Model, Ms, Outcome, TTL};
+    use super::model::{Ask, LONGEST_DELAY, Model, Ms, Outcome, TTL};
     use crate::backend::{ShutdownReport, Wait};
     use crate::error::LockError;
     use crate::key::Prefix;
@@ -96,12 +96,14 @@ mod against_a_model {
         let weight = prop_oneof![4 => Just(1_u32), 1 => Just(2), 1 => Just(3)];
         let limit = prop::sample::select(vec![1_u32, 2, 3, 3, 5]);
         let gate = prop_oneof![3 => Just(0_usize), 1 => Just(1)];
-        (gate, weight, limit, mode, wait, 1_u32..4).prop_map(
-            |(gate, weight, limit, mode, wait, max_waiters)| Ask {
+        let delay = prop_oneof![4 => Just(0), 1 => Just(40), 1 => Just(LONGEST_DELAY)];
+        (gate, weight, limit, mode, delay, wait, 1_u32..4).prop_map(
+            |(gate, weight, limit, mode, delay, wait, max_waiters)| Ask {
                 gate,
                 weight,
                 limit,
                 mode,
+                delay,
                 wait,
                 max_waiters,
             },
@@ -461,6 +463,8 @@ mod against_a_model {
             self.memory.set_out(false);
             self.model.set_out(false);
             self.look_around().await?;
+            self.step(&Deed::Advance(LONGEST_DELAY), 1)?;
+            self.look_around().await?;
             prop_assert!(self.memory.busy().is_empty(), "{:?}", self.memory.busy());
             prop_assert!(self.shut_downs.is_empty(), "a shutdown goes on");
             if self.handles.len() == 1 {
@@ -506,6 +510,7 @@ mod against_a_model {
             .semaphore(GATES[ask.gate], ask.limit)
             .and_then(|semaphore| semaphore.ttl(Duration::from_millis(TTL[ask.gate])))
             .and_then(|semaphore| semaphore.lease(ask.mode))
+            .and_then(|semaphore| semaphore.lock_delay(Duration::from_millis(ask.delay)))
             .expect("its settings are in range")
             .max_waiters(ask.max_waiters);
         match ask.wait {
@@ -830,12 +835,15 @@ mod model {
     /// By gate. A third of each is a whole number.
     pub(super) const TTL: [Ms; 2] = [90, 300];
 
+    pub(super) const LONGEST_DELAY: Ms = 200;
+
     #[derive(Debug, Clone, Copy)]
     pub(super) struct Ask {
         pub(super) gate: usize,
         pub(super) weight: u32,
         pub(super) limit: u32,
         pub(super) mode: LeaseMode,
+        pub(super) delay: Ms,
         pub(super) wait: Wait,
         pub(super) max_waiters: u32,
     }
@@ -866,6 +874,8 @@ mod model {
     #[derive(Debug, Default)]
     struct Gate {
         holders: Vec<usize>,
+        /// Those that were lost and keep others out, until when.
+        delayed: Vec<(Ms, usize)>,
         queue: Vec<usize>,
     }
 
@@ -903,6 +913,7 @@ mod model {
         cut_at: Option<Ms>,
         left: usize,
         released: usize,
+        abandoned: usize,
     }
 
     fn ms(duration: Duration) -> Ms {
@@ -1029,7 +1040,7 @@ mod model {
             self.settle(gate);
             let held = self.gates[gate].holders.contains(&id);
             if held {
-                self.end(id, true);
+                self.end(id, Some(LostReason::ShutDown));
             }
             self.hand_on(gate);
             match held {
@@ -1074,7 +1085,7 @@ mod model {
             self.settle(gate);
             let holders = self.gates[gate].holders.clone();
             for id in &holders {
-                self.lose(*id, LostReason::Expired, false);
+                self.lose(*id, LostReason::Expired, self.now);
             }
             self.hand_on(gate);
             holders.len()
@@ -1130,7 +1141,7 @@ mod model {
             let process = &self.processes[process];
             (process.closed && process.left == 0).then_some(ShutdownReport {
                 released: process.released,
-                abandoned: 0,
+                abandoned: process.abandoned,
             })
         }
 
@@ -1154,7 +1165,7 @@ mod model {
                 self.settle(gate);
                 for id in self.gates[gate].holders.clone() {
                     if self.claims[id].process == process {
-                        self.lose(id, LostReason::ShutDown, true);
+                        self.lose(id, LostReason::ShutDown, self.now);
                     }
                 }
                 self.hand_on(gate);
@@ -1165,19 +1176,33 @@ mod model {
         /// is handed on before.
         fn settle(&mut self, gate: usize) {
             loop {
-                let Gate { holders, queue } = &self.gates[gate];
+                let Gate {
+                    holders,
+                    delayed,
+                    queue,
+                } = &self.gates[gate];
                 let due = |at: Option<Ms>| at.filter(|at| *at <= self.now);
                 let ends = holders.iter().filter_map(|id| {
                     let at = due(self.claims[*id].end)?;
                     Some((at, 0, *id))
                 });
+                let delays = delayed
+                    .iter()
+                    .filter_map(|(at, id)| Some((due(Some(*at))?, 0, *id)));
                 let limits = queue.iter().filter_map(|id| {
                     let at = due(self.claims[*id].give_up)?;
                     Some((at, 1, *id))
                 });
-                match ends.chain(limits).min() {
+                match ends.chain(delays).chain(limits).min() {
                     None => return,
-                    Some((_, 0, id)) => self.lose(id, LostReason::Expired, false),
+                    Some((at, 0, id)) if holders.contains(&id) => {
+                        self.lose(id, LostReason::Expired, at);
+                    }
+                    Some((_, 0, id)) => {
+                        self.gates[gate]
+                            .delayed
+                            .retain(|(_, delayed)| *delayed != id);
+                    }
                     Some((_, _, id)) => {
                         let rank = self.leave_queue(id);
                         if self.out {
@@ -1203,8 +1228,12 @@ mod model {
 
         fn fits(&self, id: usize) -> bool {
             let ask = &self.claims[id].ask;
-            let holders = self.gates[ask.gate].holders.iter();
-            let held: u32 = holders.map(|id| self.claims[*id].ask.weight).sum();
+            let Gate {
+                holders, delayed, ..
+            } = &self.gates[ask.gate];
+            let delayed = delayed.iter().map(|(_, id)| id);
+            let held = holders.iter().chain(delayed);
+            let held: u32 = held.map(|id| self.claims[*id].ask.weight).sum();
             held + ask.weight <= ask.limit
         }
 
@@ -1224,13 +1253,23 @@ mod model {
 
         fn refuse(&mut self, id: usize, kind: RefusalKind, ahead: usize) {
             let gate = &self.gates[self.claims[id].ask.gate];
-            let left = gate.holders.iter().map(|holder| {
-                let claim = &self.claims[*holder];
-                let to_end = |end: Ms| end.saturating_sub(self.now);
-                // Renewed, it always has its TTL left, and all agree on that.
-                claim.end.map_or(TTL[claim.ask.gate], to_end)
+            let claim = |id: &usize| &self.claims[*id];
+            let ends = gate.holders.iter().filter_map(|id| {
+                let end = claim(id).end?;
+                Some((end, claim(id).grant, claim(id).ask.delay))
             });
-            let retry_after = left.min().map(Duration::from_millis);
+            let delays = gate
+                .delayed
+                .iter()
+                .map(|(at, id)| (*at, claim(id).grant, 0));
+            let first = ends.chain(delays).min();
+            let first = first.map(|(end, _, delay)| end.saturating_sub(self.now) + delay);
+            // Renewed, it always has its TTL left, and all agree on that.
+            let renewed = gate.holders.iter().any(|id| claim(id).end.is_none());
+            let ask = &self.claims[id].ask;
+            let renewed = renewed.then_some(TTL[ask.gate] + ask.delay);
+            let retry_after = first.into_iter().chain(renewed).min();
+            let retry_after = retry_after.map(Duration::from_millis);
             self.claims[id].outcome = Some(Outcome::Refused {
                 kind,
                 position: Some(ahead as u64),
@@ -1250,17 +1289,28 @@ mod model {
             rank
         }
 
-        fn lose(&mut self, id: usize, reason: LostReason, released: bool) {
+        fn lose(&mut self, id: usize, reason: LostReason, at: Ms) {
             let claim = &mut self.claims[id];
             claim.why_lost = Some(reason);
             if claim.looked_at.is_some() && !claim.finished {
                 claim.lost = Some(reason);
                 claim.told = Some(reason);
             }
-            self.end(id, released);
+            let Ask { gate, delay, .. } = claim.ask;
+            if delay == 0 {
+                self.end(id, Some(reason));
+                return;
+            }
+            self.gates[gate].delayed.push((at + delay, id));
+            let process = claim.process;
+            let abandoned = claim.awaited && reason == LostReason::ShutDown;
+            self.end(id, None);
+            self.processes[process].abandoned += usize::from(abandoned);
         }
 
-        fn end(&mut self, id: usize, released: bool) {
+        /// It is not held any more: by its owner's will or its loss, or, for none, with a delay.
+        fn end(&mut self, id: usize, how: Option<LostReason>) {
+            let released = how == Some(LostReason::ShutDown);
             let claim = &mut self.claims[id];
             self.gates[claim.ask.gate]
                 .holders

@@ -19,7 +19,7 @@ use crate::backend::server::call::Names;
 use crate::backend::server::link;
 use crate::backend::server::reply::Failure;
 use crate::backend::server::reply::failure::Trouble;
-use crate::backend::server::{Origin, Settings};
+use crate::backend::server::{Origin, Settings, Term};
 use crate::key::Prefix;
 use crate::time::Instant;
 use crate::token::Instance;
@@ -92,9 +92,9 @@ impl Line {
         loop {
             let since = tokio::time::Instant::now();
             match self.connect().await {
-                Ok((connection, arrival)) => {
+                Ok((connection, term, arrival)) => {
                     self.tell(News::Up(arrival));
-                    let served = self.serve(connection, &mut names).await;
+                    let served = self.serve(&connection, term, &mut names).await;
                     self.tell(News::Down(None));
                     match served {
                         Served::Gone => return,
@@ -141,7 +141,7 @@ impl Line {
         }
     }
 
-    async fn connect(&self) -> Result<(MultiplexedConnection, Arrival), RedisError> {
+    async fn connect(&self) -> Result<(MultiplexedConnection, Term, Arrival), RedisError> {
         // In a task of its own: a panic in somebody's resolver must not end the attempts.
         let (origin, settings) = (Arc::clone(&self.origin), self.settings.clone());
         let probe = self.prefix.probe();
@@ -155,13 +155,23 @@ impl Line {
             let look = fresh.connection.send_packed_commands(&look, 0, 3);
             let told = timeout(settings.connect_timeout, look).await;
             let told = told.map_err(|_| link::timed_out())??;
-            Ok::<_, RedisError>((fresh.connection, arrival(fresh.us, fresh.evicts, &told)))
+            Ok::<_, RedisError>((
+                fresh.connection,
+                fresh.term,
+                arrival(fresh.us, fresh.evicts, &told),
+            ))
         };
         let attempt = tokio::spawn(attempt).await;
         attempt.unwrap_or_else(|_| Err((redis::ErrorKind::Client, "connecting panicked").into()))
     }
 
-    async fn serve(&mut self, connection: MultiplexedConnection, names: &mut Names) -> Served {
+    async fn serve(
+        &mut self,
+        connection: &MultiplexedConnection,
+        term: Term,
+        names: &mut Names,
+    ) -> Served {
+        let origin = Arc::clone(&self.origin);
         let (came, mut coming) = unbounded_channel();
         let mut answered = Instant::now();
         let mut served = Served::None;
@@ -178,20 +188,22 @@ impl Line {
                     Some(Came::Silence(_)) => {}
                     Some(Came::Missing(calls)) => {
                         answered = Instant::now();
-                        self.load(&connection);
-                        self.send(&connection, calls, true, names, &came);
+                        self.load(connection);
+                        self.send(connection, term, calls, true, names, &came);
                     }
                     Some(Came::Broken) | None => return served,
                 },
+                // Another server has taken its place, and nothing that this one says counts.
+                () = origin.left(term) => return served,
                 order = self.orders.recv() => match order {
                     Some(Order::Send(calls)) => {
                         let mut calls = calls.into_iter();
                         while calls.len() > 0 {
                             let batch = calls.by_ref().take(BATCH).collect();
-                            self.send(&connection, batch, false, names, &came);
+                            self.send(connection, term, batch, false, names, &came);
                         }
                     }
-                    Some(Order::Probe) => self.probe(&connection, &came),
+                    Some(Order::Probe) => self.probe(connection, &came),
                     None => return Served::Gone,
                 },
             }
@@ -202,6 +214,7 @@ impl Line {
     fn send(
         &self,
         connection: &MultiplexedConnection,
+        term: Term,
         calls: Vec<Call>,
         whole: bool,
         names: &mut Names,
@@ -219,10 +232,10 @@ impl Line {
         let (mut connection, came) = (connection.clone(), came.clone());
         let (events, server) = (self.events.clone(), self.server);
         let (patience, preloaded) = (self.settings.command_timeout, self.settings.preloaded);
-        let sent = Instant::now();
+        let (sent, origin) = (Instant::now(), Arc::clone(&self.origin));
         tokio::spawn(async move {
             let sending = connection.send_packed_commands(&pipeline, 0, calls.len());
-            let (result, event) = match timeout(patience, sending).await {
+            let (result, event) = match timeout(patience, origin.within(term, sending)).await {
                 Ok(Ok(mut values)) if values.len() == calls.len() => {
                     let missing = |value: &Value| matches!(value, Value::ServerError(error) if error.code() == "NOSCRIPT");
                     if !whole && !preloaded && values.iter().any(missing) {

@@ -72,6 +72,10 @@ impl QuorumBackend {
     ) -> Result<Arc<dyn Backend>, ConfigError> {
         settings.check()?;
         check(origins.len(), quorum)?;
+        if settings.replicas.is_some() {
+            let problem = "servers of a quorum need no replicas; take more servers";
+            return Err(ConfigError::new("min_replicas", problem));
+        }
         let silence = quorum
             .server_timeout
             .map_or(SILENCE, |timeout| (4 * timeout).max(SILENCE));

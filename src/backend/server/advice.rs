@@ -4,32 +4,46 @@ use std::borrow::Cow;
 
 use redis::RedisError;
 
-use super::reply::failure::{Trouble, broken};
+use super::reply::failure::{FORBIDDEN_SOCKET, NO_SOCKET, Trouble, broken};
+#[cfg(feature = "sentinel")]
+use super::sentinel::lost::Lost;
 use crate::error::BackendErrorKind;
 
 /// Of a server that could not be connected to; `None` while the first attempt is under way.
 pub(super) fn on_connecting(trouble: Option<&Trouble>) -> Cow<'static, str> {
-    let Some(Trouble { kind, cause, error }) = trouble else {
+    let Some(trouble) = trouble else {
         return "there is no connection to the server yet; check that it runs, and that its address \
                 and the network are right"
             .into();
     };
-    match kind {
-        BackendErrorKind::Unreachable => format!(
-            "there is no connection to the server ({cause}); check that it runs, and that its \
-             address and the network are right"
-        )
-        .into(),
-        BackendErrorKind::Unauthenticated => {
-            format!("the server refuses the credentials ({cause}); check user and password").into()
-        }
-        _ if cause == "database refused" => {
-            "the server does not have the database that the address names; take another number, or \
-             none"
-                .into()
-        }
-        _ => on_answer(*kind, Some(error)),
+    #[cfg(feature = "sentinel")]
+    if let Some(lost) = Lost::read(&trouble.error) {
+        return lost.to_string().into();
     }
+    let (kind, cause) = (trouble.kind, &*trouble.cause);
+    if let Some(advice) = trouble.advice {
+        return advice.into();
+    }
+    let check = match (kind, cause) {
+        // Only a socket has these.
+        (BackendErrorKind::Unreachable, NO_SOCKET) => {
+            "check that it runs, and that its address names its `unixsocket`"
+        }
+        (BackendErrorKind::Unreachable, FORBIDDEN_SOCKET) => {
+            "let this process' user enter the socket's folder and write to it (`unixsocketperm`)"
+        }
+        (BackendErrorKind::Unreachable, _) => {
+            "check that it runs, and that its address and the network are right"
+        }
+        (BackendErrorKind::Unauthenticated, code) if code != "NOAUTH" => {
+            return format!(
+                "the server refuses the credentials ({cause}); check user and password"
+            )
+            .into();
+        }
+        _ => return on_answer(kind, Some(&trouble.error)),
+    };
+    format!("there is no connection to the server ({cause}); {check}").into()
 }
 
 /// Of a connection that broke while an answer was waited for.
@@ -45,6 +59,14 @@ pub(super) fn on_break(error: &RedisError) -> Cow<'static, str> {
 /// Of an answer that did not come.
 pub(super) const ON_SILENCE: &str = "no answer came, and the request may have run; the server is \
                                      slow, or the path to it is broken";
+
+/// Of a grant that too few replicas acknowledged.
+pub(super) fn on_too_few(replicas: u32, least: u32) -> String {
+    format!(
+        "{replicas} of {least} replicas acknowledged the grant, and it was given back; see that they \
+         are connected and keep up, or ask for fewer by min_replicas"
+    )
+}
 
 /// Of an error that a server answered with, or of an answer that is none.
 pub(super) fn on_answer(kind: BackendErrorKind, error: Option<&RedisError>) -> Cow<'static, str> {
@@ -112,7 +134,10 @@ pub(super) fn on_answer(kind: BackendErrorKind, error: Option<&RedisError>) -> C
              follow each other"
         }
         (
-            BackendErrorKind::Protocol | BackendErrorKind::TimedOut | BackendErrorKind::Unreachable,
+            BackendErrorKind::Protocol
+            | BackendErrorKind::TimedOut
+            | BackendErrorKind::Unreachable
+            | BackendErrorKind::Untrusted,
             _,
         ) => {
             "the server answered what none of our scripts answers; is it Redis 6.2 or later, or \

@@ -73,6 +73,8 @@ pub(super) struct Renew {
     pub(super) kind: Kind,
     /// Whether this process has waiters under this tag.
     pub(super) waits: bool,
+    /// Whether replicas have to have it before it counts: it takes the connection for that.
+    pub(super) acknowledged: bool,
     pub(super) leases: Vec<Extend>,
 }
 
@@ -96,6 +98,8 @@ pub(super) struct Take {
 /// Gives a booking back.
 #[derive(Debug, Clone)]
 pub(super) struct Unbook {
+    /// Which one it is in this process.
+    pub(super) id: u64,
     pub(super) subject: Arc<Subject>,
     pub(super) trace: Trace,
 }
@@ -109,6 +113,11 @@ impl Call {
             Body::Take(take) => take.subject.tag,
             Body::Unbook(unbook) => unbook.subject.tag,
         }
+    }
+
+    /// Whether replicas have to have what it leaves.
+    pub(super) const fn is_acknowledged(&self) -> bool {
+        matches!(&self.body, Body::Renew(renew) if renew.acknowledged)
     }
 
     pub(super) fn script(&self) -> &'static Script {
@@ -169,7 +178,7 @@ impl Call {
                 cmd.arg(1).arg(take.subject.key());
                 take_arguments(&mut cmd, &take.take);
             }
-            Body::Unbook(Unbook { subject, trace }) => {
+            Body::Unbook(Unbook { subject, trace, .. }) => {
                 cmd.arg(1).arg(subject.key()).arg("u").arg(0);
                 cmd.arg(&*trace.before).arg(&*trace.after);
             }

@@ -119,6 +119,7 @@ impl Inspector {
         let connection = connection.map_err(|error| {
             progress(began, self.settings.connect_timeout).failed(Some(&Trouble::of(error)), None)
         })?;
+        let connection = connection.connection;
         let mut survey = Survey {
             connection,
             place: Resource::probe(&self.prefix, Kind::Mutex, &instance),
@@ -131,6 +132,8 @@ impl Inspector {
             findings: Vec::new(),
         };
         survey.introduce().await?;
+        #[cfg(feature = "sentinel")]
+        survey.ask_sentinels().await;
         survey.measure().await?;
         let may_eval = survey.try_commands(exact).await?;
         survey.try_scripts(may_eval).await?;
@@ -339,7 +342,15 @@ impl Survey {
         {
             self.find(Finding::Evicts { policy });
         }
-        if let Some(replicas @ 1..) = self.server.replicas
+        if let Some(replicas) = self.inspector.settings.replicas {
+            if let Some(online) = info.replicas_online()
+                && self.server.role != Some(Role::Replica)
+                && online < replicas.least
+            {
+                let least = replicas.least;
+                self.find(Finding::TooFewReplicas { online, least });
+            }
+        } else if let Some(replicas @ 1..) = self.server.replicas
             && !info.waits_for_replicas()
         {
             self.find(Finding::UnconfirmedWrites { replicas });
@@ -367,6 +378,23 @@ impl Survey {
             self.untold("snapshots", "CONFIG GET");
         }
         Ok(points.map(|points| !points.is_empty()))
+    }
+
+    /// Asks the sentinels that led here how many of them there are.
+    #[cfg(feature = "sentinel")]
+    async fn ask_sentinels(&mut self) {
+        let settings = &self.inspector.settings;
+        let Some(sentinels) = self.inspector.origin.found_by(settings).await else {
+            return;
+        };
+        let (known, silent) = (sentinels.known, sentinels.known - sentinels.answering);
+        if silent > 0 {
+            self.find(Finding::SilentSentinels { known, silent });
+        }
+        if sentinels.telling < sentinels.answering {
+            self.find(Finding::UntoldFailovers);
+        }
+        self.server.sentinels = Some(sentinels);
     }
 
     /// Measures how far away it is, and how far its clock is apart.

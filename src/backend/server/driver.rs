@@ -2,6 +2,7 @@
 //! back.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
@@ -11,12 +12,14 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::time::{sleep, timeout};
 
 use super::Settings;
+use super::acknowledger::Acknowledger;
 use super::backoff::Backoff;
-use super::call::{Call, Names};
+use super::call::{Body, Call, Names};
 use super::core::{Channel, Command, Core};
 use super::inbox::{Inbox, Listener};
 use super::link::{self, Fresh};
-use super::origin::Origin;
+use super::origin::{Origin, Term, moved};
+use super::recent::Recent;
 use super::reply::failure::Trouble;
 use super::reply::{self, Failure};
 use super::script::Script;
@@ -56,6 +59,7 @@ pub(super) enum Event {
     Answered {
         link: usize,
         generation: u64,
+        term: Term,
         calls: Vec<Call>,
         result: Result<Vec<Value>, Option<RedisError>>,
     },
@@ -65,6 +69,14 @@ pub(super) enum Event {
         result: Result<(), RedisError>,
     },
     Inbox(Inbox),
+    /// So many replicas have what these calls left, where the server of that term has answered them.
+    Acknowledged {
+        term: Term,
+        said: Vec<(Call, Result<Value, Failure>)>,
+        replicas: u32,
+    },
+    /// Another server is the one.
+    Moved,
 }
 
 #[derive(Debug)]
@@ -80,6 +92,7 @@ enum Link {
     Up {
         connection: MultiplexedConnection,
         generation: u64,
+        term: Term,
         answered: Instant,
         /// How often it was made without serving anybody.
         attempts: u32,
@@ -96,14 +109,20 @@ pub(super) struct Driver {
     links: Vec<Link>,
     generation: u64,
     inbox: Option<UnboundedSender<Channel>>,
+    /// Takes what replicas have to acknowledge.
+    acknowledger: Option<UnboundedSender<Call>>,
+    /// Whether it is to take a fresh connection.
+    stale: Arc<AtomicBool>,
     events: UnboundedSender<Event>,
     /// Set when nobody is left who could ask or be told anything: then the rest is given up.
     last: Option<Instant>,
     weather: Weather,
+    recent: Recent,
     /// When connections that serve nothing are tried again.
     probe_at: Instant,
     warned_eviction: bool,
     warned_channels: bool,
+    few_replicas: bool,
     /// Of the subscription, since it was last up.
     warned_inbox: bool,
 }
@@ -133,12 +152,16 @@ impl Driver {
             links,
             generation: 0,
             inbox: None,
+            acknowledger: None,
+            stale: Arc::default(),
             events,
             last: None,
             weather: Weather::new(),
+            recent: Recent::default(),
             probe_at: Instant::FAR,
             warned_eviction: false,
             warned_channels: false,
+            few_replicas: false,
             warned_inbox: false,
         };
         (driver, receiver)
@@ -150,6 +173,7 @@ impl Driver {
         mut commands: UnboundedReceiver<Command>,
         mut events: UnboundedReceiver<Event>,
     ) {
+        self.watch_terms();
         let mut asked = Vec::with_capacity(INTAKE);
         let mut heard = Vec::with_capacity(INTAKE);
         loop {
@@ -197,11 +221,25 @@ impl Driver {
             self.report(now);
             if self
                 .last
-                .is_some_and(|last| self.core.is_idle() || now >= last)
+                .is_some_and(|last| self.core.is_idle(now) || now >= last)
             {
                 return;
             }
         }
+    }
+
+    /// Has us told whenever another server is the one.
+    fn watch_terms(&self) {
+        let (origin, events) = (Arc::clone(&self.origin), self.events.clone());
+        tokio::spawn(async move {
+            loop {
+                let term = origin.term();
+                origin.left(term).await;
+                if events.send(Event::Moved).is_err() {
+                    return;
+                }
+            }
+        });
     }
 
     /// How long is spent on what is left when nobody is.
@@ -233,11 +271,9 @@ impl Driver {
             Event::Linked {
                 link,
                 result: Ok(fresh),
-            } => self.linked(now, link, fresh),
-            Event::Linked {
-                link,
-                result: Err(error),
-            } => {
+            } if fresh.term == self.origin.term() => self.linked(now, link, fresh),
+            Event::Linked { link, result } => {
+                let error = result.err().unwrap_or_else(moved);
                 let slow = error.is_timeout();
                 let trouble = Trouble::of(error);
                 tracing::debug!(link, cause = &*trouble.cause, "no connection to the server");
@@ -254,15 +290,74 @@ impl Driver {
             Event::Answered {
                 link,
                 generation,
+                term,
                 calls,
                 result,
-            } => self.answered(now, link, generation, calls, result),
+            } => {
+                // A server that was replaced has nothing to say any more: it may have slept.
+                let result = if term == self.origin.term() {
+                    result
+                } else {
+                    Err(Some(moved()))
+                };
+                if self.origin.can_move()
+                    && let Ok(values) = &result
+                {
+                    self.note_ends(now, term, &calls, values);
+                }
+                self.answered(now, link, generation, calls, result);
+            }
             Event::Probed {
                 link,
                 generation,
                 result,
             } => self.probed(now, link, generation, result),
             Event::Inbox(inbox) => self.inbox_event(now, inbox),
+            Event::Moved => self.moved(now),
+            Event::Acknowledged {
+                term,
+                said,
+                replicas,
+            } => self.acknowledged(now, term, said, replicas),
+        }
+    }
+
+    fn acknowledged(
+        &mut self,
+        now: Instant,
+        term: Term,
+        said: Vec<(Call, Result<Value, Failure>)>,
+        replicas: u32,
+    ) {
+        let is_current = term == self.origin.term();
+        let renewed = is_current && said.iter().any(|(_, result)| result.is_ok());
+        self.tell_of_replicas(renewed, replicas);
+        for (call, result) in said {
+            // What replicas of a server have that was replaced says nothing of its successor.
+            let result = match result {
+                Ok(_) if !is_current => Err(Failure::Unknown(Some(moved()))),
+                result => result,
+            };
+            self.core.acknowledged(now, call, result, replicas);
+        }
+    }
+
+    /// Tells once that too few acknowledge, and once that enough do again.
+    fn tell_of_replicas(&mut self, renewed: bool, replicas: u32) {
+        let least = self.settings.replicas.map_or(0, |replicas| replicas.least);
+        let few = replicas < least;
+        if !renewed || few == self.few_replicas {
+            return;
+        }
+        self.few_replicas = few;
+        if few {
+            tracing::warn!(
+                replicas,
+                least,
+                "too few replicas acknowledge leases; they are refused until enough do"
+            );
+        } else {
+            tracing::info!(replicas, "enough replicas acknowledge leases again");
         }
     }
 
@@ -289,6 +384,9 @@ impl Driver {
     }
 
     fn connect_all(&mut self, now: Instant) {
+        if self.acknowledger.is_none() {
+            self.start_acknowledger();
+        }
         for link in 0..self.links.len() {
             if let Link::Down {
                 attempts: 0,
@@ -437,13 +535,19 @@ impl Driver {
         }
         self.core.time_seen(fresh.us, now);
         self.generation += 1;
+        if self.generation > self.links.len() as u64 {
+            self.stale.store(true, Ordering::Relaxed);
+        }
         let attempts = self.attempts(link);
         self.links[link] = Link::Up {
             connection: fresh.connection,
             generation: self.generation,
+            term: fresh.term,
             answered: now,
             attempts,
         };
+        // First: whoever asks after these finds them over.
+        self.end_again(now, link, fresh.term);
         self.core.link_changed(now, link, true);
     }
 
@@ -524,6 +628,27 @@ impl Driver {
         }
     }
 
+    fn note_ends(&mut self, now: Instant, term: Term, calls: &[Call], values: &[Value]) {
+        for (call, value) in calls.iter().zip(values) {
+            if let (Body::End(end), false) = (&call.body, matches!(value, Value::ServerError(_))) {
+                self.recent.note(now, term, end);
+            }
+        }
+    }
+
+    /// Ends at a server that is new to us what its predecessor may not have told it.
+    fn end_again(&mut self, now: Instant, link: usize, term: Term) {
+        let core = &self.core;
+        let again = self
+            .recent
+            .take(now, term, |end| core.link_of(end.resource.tag) == link);
+        let mut again = again.into_iter();
+        while again.len() > 0 {
+            let batch = again.by_ref().take(BATCH).collect();
+            self.send(link, batch, false);
+        }
+    }
+
     /// Whether it is this connection that is up, and not a later one in its stead.
     fn is_current(&self, link: usize, generation: u64) -> bool {
         matches!(&self.links[link], Link::Up { generation: current, .. } if *current == generation)
@@ -570,6 +695,30 @@ impl Driver {
         }
     }
 
+    /// Another server is the one: connections to the last are given up, and who is waiting to
+    /// connect need not wait any more.
+    fn moved(&mut self, now: Instant) {
+        self.core.moved();
+        let latest = self.origin.term();
+        // The first is no news.
+        if latest > 1 {
+            tracing::info!("the sentinels name another master; connecting to that");
+        }
+        for link in 0..self.links.len() {
+            match &mut self.links[link] {
+                Link::Up { term, .. } if *term != latest => {
+                    self.take_down(now, link);
+                    self.connect(now, link, 0);
+                }
+                Link::Down {
+                    attempts: 1..,
+                    retry_at,
+                } => *retry_at = now,
+                Link::Up { .. } | Link::Down { .. } | Link::Connecting { .. } => {}
+            }
+        }
+    }
+
     fn take_down(&mut self, now: Instant, link: usize) {
         if matches!(self.links[link], Link::Up { .. }) {
             // One that never served anybody is not tried again at once: a replica accepts
@@ -592,7 +741,9 @@ impl Driver {
             Inbox::Down => self.core.inbox_changed(now, false),
             Inbox::Failing(error) => self.warn_inbox(error.code()),
             Inbox::Forbidden(error) => self.warn_polling(error.code()),
-            Inbox::Message { channel, text } => {
+            // A grant by a server that was replaced is none.
+            Inbox::Message { term, .. } if term != self.origin.term() => {}
+            Inbox::Message { channel, text, .. } => {
                 if channel.starts_with(self.names.channels()) {
                     // Anybody can write here; what is no push of ours is no reason to do anything.
                     if let Ok(push) = reply::push(&text, &self.instance) {
@@ -643,6 +794,11 @@ impl Driver {
             }
             let mut sorted: Vec<Vec<Call>> = self.links.iter().map(|_| Vec::new()).collect();
             for call in calls {
+                if let (true, Some(acknowledger)) = (call.is_acknowledged(), &self.acknowledger) {
+                    // Fails if that has panicked; then the time that is set for it runs out.
+                    let _ = acknowledger.send(call);
+                    continue;
+                }
                 sorted[self.core.link_of(call.tag())].push(call);
             }
             for (link, calls) in sorted.into_iter().enumerate() {
@@ -660,6 +816,25 @@ impl Driver {
                 }
             }
         }
+    }
+
+    fn start_acknowledger(&mut self) {
+        let Some(replicas) = self.settings.replicas else {
+            return;
+        };
+        let (sender, calls) = unbounded_channel();
+        self.acknowledger = Some(sender);
+        let acknowledger = Acknowledger {
+            origin: Arc::clone(&self.origin),
+            settings: self.settings.clone(),
+            replicas,
+            prefix: self.prefix.clone(),
+            instance: self.instance,
+            calls,
+            events: self.events.clone(),
+            stale: Arc::clone(&self.stale),
+        };
+        tokio::spawn(acknowledger.run());
     }
 
     fn start_inbox(&mut self) {
@@ -690,6 +865,7 @@ impl Driver {
         let Link::Up {
             connection,
             generation,
+            term,
             ..
         } = &self.links[link]
         else {
@@ -704,17 +880,19 @@ impl Driver {
             tracing::trace!(script = call.script().name, link, "call");
             pipeline.add_command(call.command(whole, &self.instance, &mut self.names));
         }
-        let (mut connection, generation) = (connection.clone(), *generation);
+        let (mut connection, generation, term) = (connection.clone(), *generation, *term);
         let (events, patience) = (self.events.clone(), self.settings.command_timeout);
+        let origin = Arc::clone(&self.origin);
         tokio::spawn(async move {
             let sending = connection.send_packed_commands(&pipeline, 0, calls.len());
-            let result = match timeout(patience, sending).await {
+            let result = match timeout(patience, origin.within(term, sending)).await {
                 Ok(result) => result.map_err(Some),
                 Err(_) => Err(None),
             };
             let _ = events.send(Event::Answered {
                 link,
                 generation,
+                term,
                 calls,
                 result,
             });

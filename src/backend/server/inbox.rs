@@ -8,17 +8,16 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use redis::aio::MultiplexedConnection;
-use redis::{AsyncConnectionConfig, Cmd, PushInfo, PushKind, RedisError, Value};
-use tokio::sync::Notify;
+use redis::{Msg, RedisError};
 use tokio::sync::mpsc::UnboundedReceiver;
-use tokio::time::{sleep, timeout};
+use tokio::time::sleep;
 
 use super::Settings;
 use super::backoff::Backoff;
 use super::core::Channel;
-use super::origin::Origin;
+use super::origin::{Origin, Term, moved};
 use super::reply::Failure;
+use super::subscription::Subscription;
 use crate::error::BackendErrorKind;
 use crate::time::CLAIM;
 use crate::token::Instance;
@@ -42,6 +41,7 @@ pub(in crate::backend) enum Inbox {
     /// The server's user may not use channels.
     Forbidden(RedisError),
     Message {
+        term: Term,
         channel: String,
         text: Vec<u8>,
     },
@@ -64,6 +64,7 @@ impl<T: Fn(Inbox) + Clone + Send + Sync + 'static> Listener<T> {
         let mut joined = HashSet::new();
         let mut attempts = 0;
         loop {
+            let term = self.origin.term();
             match self.listen(&mut joined).await {
                 Ok(Gone) => return,
                 Err(Broken { error, was_up }) => {
@@ -82,7 +83,7 @@ impl<T: Fn(Inbox) + Clone + Send + Sync + 'static> Listener<T> {
                             self.tell(Inbox::Failing(error));
                         }
                     }
-                    if !self.wait(pause, &mut joined).await {
+                    if !self.wait(pause, term, &mut joined).await {
                         return;
                     }
                 }
@@ -94,13 +95,16 @@ impl<T: Fn(Inbox) + Clone + Send + Sync + 'static> Listener<T> {
         (self.tell)(inbox);
     }
 
-    /// Lets time pass, taking note of the channels asked for. False when the driver is gone.
-    async fn wait(&mut self, pause: Duration, joined: &mut HashSet<Box<str>>) -> bool {
-        let pause = sleep(pause);
-        tokio::pin!(pause);
+    /// Lets time pass, but no more of the term, taking note of the channels asked for. False when the
+    /// driver is gone.
+    async fn wait(&mut self, pause: Duration, term: Term, joined: &mut HashSet<Box<str>>) -> bool {
+        let origin = Arc::clone(&self.origin);
+        let (pause, left) = (sleep(pause), origin.left(term));
+        tokio::pin!(pause, left);
         loop {
             tokio::select! {
                 () = &mut pause => return true,
+                () = &mut left => return true,
                 change = self.changes.recv() => match change {
                     Some(Channel::Join(channel)) => { joined.insert(channel); }
                     Some(Channel::Leave(channel)) => { joined.remove(&channel); }
@@ -112,95 +116,58 @@ impl<T: Fn(Inbox) + Clone + Send + Sync + 'static> Listener<T> {
 
     /// Listens until the connection fails or the driver is gone.
     async fn listen(&mut self, joined: &mut HashSet<Box<str>>) -> Result<Gone, Broken> {
-        let cut = Arc::new(Notify::new());
-        let mut connection = self.open(Arc::clone(&cut)).await.map_err(Broken::down)?;
-        self.subscribe(&mut connection, &self.channel)
-            .await
-            .map_err(Broken::down)?;
+        let (mut subscription, term) = self.open().await.map_err(Broken::down)?;
+        let origin = Arc::clone(&self.origin);
+        let left = origin.left(term);
+        tokio::pin!(left);
+        let subscribed = subscription.subscribe(&self.channel).await;
+        subscribed.map_err(Broken::down)?;
         // Before the channels of others: they may be many, and no grant waits for them.
         self.tell(Inbox::Up);
         for channel in joined.iter() {
-            self.join(&mut connection, channel)
-                .await
-                .map_err(Broken::up)?;
+            join(&mut subscription, channel).await.map_err(Broken::up)?;
         }
         loop {
             tokio::select! {
-                () = cut.notified() => return Err(Broken::up(std::io::Error::from(std::io::ErrorKind::BrokenPipe).into())),
+                () = subscription.ended() => return Err(Broken::up(std::io::Error::from(std::io::ErrorKind::BrokenPipe).into())),
+                // What a server tells that was replaced is nothing to wait for.
+                () = &mut left => return Err(Broken::up(moved())),
                 change = self.changes.recv() => match change {
                     Some(Channel::Join(channel)) => {
-                        self.join(&mut connection, &channel).await.map_err(Broken::up)?;
+                        join(&mut subscription, &channel).await.map_err(Broken::up)?;
                         joined.insert(channel);
                     }
                     Some(Channel::Leave(channel)) => {
                         joined.remove(&channel);
-                        let leave = connection.unsubscribe(&*channel);
-                        tolerate(self.bounded(leave).await).map_err(Broken::up)?;
+                        tolerate(subscription.unsubscribe(&channel).await).map_err(Broken::up)?;
                     }
                     None => return Ok(Gone),
                 },
                 () = sleep(HEALTH) => {
-                    let mut ping = Cmd::new();
-                    ping.arg("PING");
-                    self.bounded(connection.send_packed_command(&ping)).await.map_err(Broken::up)?;
+                    subscription.ping().await.map_err(Broken::up)?;
                 }
             }
         }
     }
 
-    async fn open(&self, cut: Arc<Notify>) -> Result<MultiplexedConnection, RedisError> {
+    async fn open(&self) -> Result<(Subscription, Term), RedisError> {
         let tell = self.tell.clone();
         // Straight to the driver: a grant has one hop less to make.
-        let receive = move |info: PushInfo| -> Result<(), ()> {
-            match info.kind {
-                PushKind::Message => {
-                    if let [Value::BulkString(channel), Value::BulkString(text)] =
-                        info.data.as_slice()
-                    {
-                        let channel = String::from_utf8_lossy(channel).into_owned();
-                        tell(Inbox::Message {
-                            channel,
-                            text: text.clone(),
-                        });
-                    }
-                }
-                PushKind::Disconnection => cut.notify_one(),
-                _ => {}
-            }
-            Ok(())
+        let deliver = move |term: Term, message: Msg| {
+            tell(Inbox::Message {
+                term,
+                channel: message.get_channel_name().to_owned(),
+                text: message.get_payload_bytes().to_vec(),
+            });
         };
-        let config = AsyncConnectionConfig::new().set_push_sender(receive);
-        self.origin.listen(&self.settings, config).await
+        self.origin.listen(&self.settings, deliver).await
     }
+}
 
-    /// Returns when the server has confirmed.
-    async fn subscribe(
-        &self,
-        connection: &mut MultiplexedConnection,
-        channel: &str,
-    ) -> Result<(), RedisError> {
-        self.bounded(connection.subscribe(channel)).await
-    }
-
-    /// Listens to another client's channel too, if the server allows it: without it, its key is
-    /// asked for by a timer.
-    async fn join(
-        &self,
-        connection: &mut MultiplexedConnection,
-        channel: &str,
-    ) -> Result<(), RedisError> {
-        tolerate(self.subscribe(connection, channel).await)
-    }
-
-    async fn bounded<A>(
-        &self,
-        work: impl Future<Output = Result<A, RedisError>>,
-    ) -> Result<A, RedisError> {
-        let late = || RedisError::from(std::io::Error::from(std::io::ErrorKind::TimedOut));
-        timeout(self.settings.command_timeout, work)
-            .await
-            .unwrap_or_else(|_| Err(late()))
-    }
+/// Listens to another client's channel too, if the server allows it: without it, its key is asked
+/// for by a timer.
+async fn join(subscription: &mut Subscription, channel: &str) -> Result<(), RedisError> {
+    tolerate(subscription.subscribe(channel).await)
 }
 
 /// The driver is gone.

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use redis::aio::MultiplexedConnection;
+use redis::aio::{MultiplexedConnection, PubSub};
 use redis::io::tcp::socket2::TcpKeepalive;
 use redis::{
     AsyncConnectionConfig, Client, Cmd, ConnectionInfo, ErrorKind, Pipeline, RedisError,
@@ -12,8 +12,8 @@ use redis::{
 use tokio::time::timeout;
 
 use super::Settings;
-use super::origin::Origin;
-use super::reply::{self, Failure};
+use super::origin::{Origin, Reached, Term};
+use super::reply::{self, Failure, failure};
 use super::script::Script;
 
 /// The system asks over a connection that has been quiet for so long whether the other side is
@@ -24,6 +24,7 @@ const QUIET: Duration = Duration::from_secs(15);
 /// A connection that has just been made.
 pub(in crate::backend) struct Fresh {
     pub(in crate::backend) connection: MultiplexedConnection,
+    pub(in crate::backend) term: Term,
     /// The server's clock, read during the handshake.
     pub(in crate::backend) us: u64,
     /// The policy by which the server may drop keys that are in use, if it has one.
@@ -33,6 +34,7 @@ pub(in crate::backend) struct Fresh {
 impl fmt::Debug for Fresh {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Fresh")
+            .field("term", &self.term)
             .field("us", &self.us)
             .field("evicts", &self.evicts)
             .finish_non_exhaustive()
@@ -50,7 +52,10 @@ pub(in crate::backend) async fn connect(
     probe: &str,
     scripts: Pipeline,
 ) -> Result<Fresh, RedisError> {
-    let mut connection = origin.connect(settings).await?;
+    let Reached {
+        mut connection,
+        term,
+    } = origin.connect(settings).await?;
     let (greeting, mut loading) = (greeting(probe), connection.clone());
     let load = async move {
         if !settings.preloaded {
@@ -63,15 +68,14 @@ pub(in crate::backend) async fn connect(
     // They are sent right after, but not in one request with the greeting: to who has not given its
     // credentials a server closes the connection for sending so much, and its answer to the greeting
     // would be lost, which says what is wrong.
-    let (answers, ()) = timeout(settings.connect_timeout, async {
+    let handshake = timeout(settings.connect_timeout, async {
         tokio::join!(
             connection.send_packed_commands(&greeting, 0, greeting.len()),
             load,
         )
-    })
-    .await
-    .map_err(|_| timed_out())?;
-    let answers = answers?;
+    });
+    let handshake = async { handshake.await.map_err(|_| timed_out())?.0 };
+    let answers = origin.within(term, Box::pin(handshake)).await?;
     let us = answers
         .first()
         .and_then(|time| reply::time(time).ok())
@@ -97,6 +101,7 @@ pub(in crate::backend) async fn connect(
     }
     Ok(Fresh {
         connection,
+        term,
         us,
         evicts: answers.get(3).and_then(evicting_policy),
     })
@@ -150,25 +155,51 @@ pub(in crate::backend) fn scripts(all: impl Iterator<Item = &'static Script>) ->
     pipeline
 }
 
-/// A connection of our own: small requests must not wait for the acknowledgement of earlier ones.
+/// What connects to a server, with our settings of its socket: small requests must not wait for the
+/// acknowledgement of earlier ones.
+fn client(info: ConnectionInfo) -> Result<Client, RedisError> {
+    let mut tcp = info.tcp_settings().clone().set_nodelay(true);
+    if tcp.keepalive().is_none() {
+        tcp = tcp.set_keepalive(WATCH.with_time(QUIET).with_interval(QUIET / 2));
+    }
+    Client::open(info.set_tcp_settings(tcp))
+}
+
+/// A connection of our own, for commands.
 pub(super) async fn open(
     info: ConnectionInfo,
     settings: &Settings,
     config: AsyncConnectionConfig,
 ) -> Result<MultiplexedConnection, RedisError> {
-    let mut tcp = info.tcp_settings().clone().set_nodelay(true);
-    if tcp.keepalive().is_none() {
-        tcp = tcp.set_keepalive(WATCH.with_time(QUIET).with_interval(QUIET / 2));
-    }
-    let client = Client::open(info.set_tcp_settings(tcp))?;
-    // Each batch has a timer of its own, so none is needed for each command.
+    let client = client(info)?;
+    // Each batch has a timer of its own, so none is needed for each command; and this attempt has
+    // one, too.
     let config = config
-        .set_connection_timeout(Some(settings.connect_timeout))
+        .set_connection_timeout(None)
         .set_response_timeout(None);
     let opening = client.get_multiplexed_async_connection_with_config(&config);
-    timeout(settings.connect_timeout, opening)
-        .await
-        .map_err(|_| timed_out())?
+    opened(client.get_connection_info(), settings, opening).await
+}
+
+/// A connection of our own, to listen.
+pub(super) async fn open_to_listen(
+    info: ConnectionInfo,
+    settings: &Settings,
+) -> Result<PubSub, RedisError> {
+    let client = client(info)?;
+    let opening = client.get_async_pubsub();
+    opened(client.get_connection_info(), settings, opening).await
+}
+
+/// Waits for a connection, and says more of why there is none than the system does.
+async fn opened<T>(
+    info: &ConnectionInfo,
+    settings: &Settings,
+    opening: impl Future<Output = Result<T, RedisError>>,
+) -> Result<T, RedisError> {
+    let opened = timeout(settings.connect_timeout, opening).await;
+    let opened = opened.unwrap_or_else(|_| Err(timed_out()));
+    opened.map_err(|error| failure::suspect(error, info.addr()))
 }
 
 pub(in crate::backend) fn timed_out() -> RedisError {

@@ -5,6 +5,7 @@
 //! has ended, a blocked worker delays no renewal, and a handle can be shared by many short-lived
 //! runtimes. Callers talk to it through a channel that never blocks.
 
+mod acknowledger;
 mod advice;
 pub(super) mod backoff;
 pub(super) mod call;
@@ -15,8 +16,12 @@ mod driver;
 pub(super) mod inbox;
 pub(super) mod link;
 mod origin;
+mod recent;
 pub(super) mod reply;
 mod script;
+#[cfg(feature = "sentinel")]
+mod sentinel;
+mod subscription;
 pub(super) mod weather;
 
 use std::fmt;
@@ -30,6 +35,7 @@ use self::call::Request;
 use self::check::{Inspector, Look};
 use self::core::{Asked, Command, Core};
 use self::driver::Driver;
+pub(in crate::backend) use self::origin::Term;
 pub(crate) use self::origin::{Origin, Source};
 pub(crate) use self::script::Script;
 use super::local::Local;
@@ -49,8 +55,17 @@ pub(crate) struct Settings {
     pub(crate) command_timeout: Duration,
     pub(crate) connect_timeout: Duration,
     pub(crate) admission_budget: Duration,
+    pub(crate) replicas: Option<Replicas>,
     /// Whether somebody else brings the scripts to the server.
     pub(crate) preloaded: bool,
+}
+
+/// How many replicas have to have a grant before it counts.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Replicas {
+    pub(crate) least: u32,
+    /// How long they have to acknowledge it.
+    pub(crate) patience: Duration,
 }
 
 impl Default for Settings {
@@ -60,6 +75,7 @@ impl Default for Settings {
             command_timeout: Duration::from_millis(500),
             connect_timeout: Duration::from_secs(1),
             admission_budget: Duration::from_millis(100),
+            replicas: None,
             preloaded: false,
         }
     }
@@ -87,6 +103,21 @@ impl Settings {
                     "10 ms to 60 s",
                 ));
             }
+        }
+        let Some(replicas) = &self.replicas else {
+            return Ok(());
+        };
+        if !(1..=16).contains(&replicas.least) {
+            let field = "min_replicas";
+            return Err(ConfigError::out_of_range(field, replicas.least, "1 to 16"));
+        }
+        let patience = Duration::from_millis(1)..=Duration::from_secs(60);
+        if !patience.contains(&replicas.patience) {
+            return Err(ConfigError::out_of_range(
+                "the timeout of min_replicas",
+                format!("{:?}", replicas.patience),
+                "1 ms to 60 s",
+            ));
         }
         Ok(())
     }

@@ -3,24 +3,45 @@
 //! Both are looked up anew at each attempt to connect, so who asks for them knows no topology.
 
 use std::fmt;
+#[cfg(feature = "sentinel")]
+use std::sync::Arc;
 use std::time::Duration;
 
+use deadpool_redis::{PoolError, Timeouts};
 use redis::aio::MultiplexedConnection;
 use redis::{
-    AsyncConnectionConfig, ConnectionInfo, ErrorKind, IntoConnectionInfo, ProtocolVersion,
-    RedisError,
+    AsyncConnectionConfig, ConnectionInfo, ErrorKind, IntoConnectionInfo, Msg, RedisError,
 };
 use tokio::time::timeout;
 
 use super::Settings;
-use super::link::{open, timed_out};
+use super::link::{open, open_to_listen, timed_out};
+#[cfg(feature = "sentinel")]
+use super::sentinel::{Sentinels, pooled};
+use super::subscription::Subscription;
 use crate::error::ConfigError;
+#[cfg(feature = "sentinel")]
+use crate::sentinel::Sentinel;
+
+/// Counts the servers that were believed to be the one: a connection of an earlier term is to be
+/// given up, and nothing that comes over it counts.
+pub(in crate::backend) type Term = u64;
+
+/// A connection, and when it was made.
+pub(super) struct Reached {
+    pub(super) connection: MultiplexedConnection,
+    pub(super) term: Term,
+}
 
 /// Where commands go.
 #[derive(Clone)]
 pub(crate) enum Source {
     Server(Box<ConnectionInfo>),
     Pool(deadpool_redis::Pool),
+    #[cfg(feature = "sentinel")]
+    Sentinel(Arc<Sentinels>),
+    #[cfg(feature = "sentinel")]
+    SentinelPool(deadpool_redis::sentinel::Pool, Arc<Sentinels>),
 }
 
 impl Source {
@@ -30,6 +51,47 @@ impl Source {
         info.map(|info| Self::Server(Box::new(info)))
             .map_err(|_| ConfigError::new("url", "the default address is not understood"))
     }
+
+    #[cfg(feature = "sentinel")]
+    pub(crate) fn sentinel(given: Sentinel) -> Result<Self, ConfigError> {
+        Ok(Self::Sentinel(Sentinels::new(given)?))
+    }
+
+    #[cfg(feature = "sentinel")]
+    pub(crate) fn sentinel_pool(
+        pool: deadpool_redis::sentinel::Pool,
+        given: Sentinel,
+    ) -> Result<Self, ConfigError> {
+        Ok(Self::SentinelPool(pool, Sentinels::new(given)?))
+    }
+
+    /// The same with what `secured` makes of each address.
+    pub(crate) fn secured(
+        self,
+        secured: impl Fn(ConnectionInfo) -> Result<ConnectionInfo, ConfigError>,
+    ) -> Result<Self, ConfigError> {
+        Ok(match self {
+            Self::Server(info) => Self::Server(Box::new(secured(*info)?)),
+            Self::Pool(pool) => Self::Pool(pool),
+            #[cfg(feature = "sentinel")]
+            Self::Sentinel(sentinels) => Self::Sentinel(sentinels.secured(secured)?),
+            #[cfg(feature = "sentinel")]
+            Self::SentinelPool(pool, sentinels) => {
+                Self::SentinelPool(pool, sentinels.secured(secured)?)
+            }
+        })
+    }
+
+    /// The addresses that were named, but for those that a pool has.
+    #[cfg(feature = "tls")]
+    pub(crate) fn named(&self) -> Vec<&ConnectionInfo> {
+        match self {
+            Self::Server(info) => vec![&**info],
+            Self::Pool(_) => Vec::new(),
+            #[cfg(feature = "sentinel")]
+            Self::Sentinel(sentinels) | Self::SentinelPool(_, sentinels) => sentinels.named(),
+        }
+    }
 }
 
 /// Without the address, which may hold a password.
@@ -38,6 +100,10 @@ impl fmt::Debug for Source {
         f.write_str(match self {
             Self::Server(_) => "Server",
             Self::Pool(_) => "Pool",
+            #[cfg(feature = "sentinel")]
+            Self::Sentinel(_) => "Sentinel",
+            #[cfg(feature = "sentinel")]
+            Self::SentinelPool(..) => "SentinelPool",
         })
     }
 }
@@ -56,39 +122,119 @@ impl Origin {
         Self { source, subscriber }
     }
 
-    /// Opens a connection for commands, on which nothing was said yet but who we are.
-    pub(super) async fn connect(
-        &self,
-        settings: &Settings,
-    ) -> Result<MultiplexedConnection, RedisError> {
+    /// Whether there may be another term than the first.
+    pub(super) const fn can_move(&self) -> bool {
+        !matches!(self.source, Source::Server(_) | Source::Pool(_))
+    }
+
+    /// The term that it is. The same for ever where one server is named.
+    pub(super) fn term(&self) -> Term {
         match &self.source {
-            Source::Server(info) => {
-                open((**info).clone(), settings, AsyncConnectionConfig::new()).await
-            }
-            Source::Pool(pool) => detach(pool.clone(), settings.connect_timeout).await,
+            Source::Server(_) | Source::Pool(_) => 0,
+            #[cfg(feature = "sentinel")]
+            Source::Sentinel(sentinels) | Source::SentinelPool(_, sentinels) => sentinels.term(),
         }
+    }
+
+    /// Returns when it is another term.
+    #[cfg_attr(
+        not(feature = "sentinel"),
+        allow(unused_variables, reason = "only sentinels name another server")
+    )]
+    pub(in crate::backend) async fn left(&self, term: Term) {
+        match &self.source {
+            Source::Server(_) | Source::Pool(_) => std::future::pending().await,
+            #[cfg(feature = "sentinel")]
+            Source::Sentinel(sentinels) | Source::SentinelPool(_, sentinels) => {
+                sentinels.left(term).await;
+            }
+        }
+    }
+
+    /// Does `work` while it is that term, and fails when it is not any more.
+    pub(in crate::backend) async fn within<T>(
+        &self,
+        term: Term,
+        work: impl Future<Output = Result<T, RedisError>>,
+    ) -> Result<T, RedisError> {
+        tokio::select! {
+            biased;
+            () = self.left(term) => Err(moved()),
+            result = work => result,
+        }
+    }
+
+    /// Opens a connection for commands, on which nothing was said yet but who we are.
+    pub(super) async fn connect(&self, settings: &Settings) -> Result<Reached, RedisError> {
+        let config = AsyncConnectionConfig::new();
+        let (connection, term) = match &self.source {
+            Source::Server(info) => (open((**info).clone(), settings, config).await?, 0),
+            Source::Pool(pool) => (detach(pool.clone(), settings.connect_timeout).await?, 0),
+            #[cfg(feature = "sentinel")]
+            Source::Sentinel(sentinels) => {
+                let (info, term) = sentinels.master(settings).await?;
+                let opening = open(info, settings, config);
+                (self.within(term, opening).await?, term)
+            }
+            #[cfg(feature = "sentinel")]
+            Source::SentinelPool(pool, sentinels) => {
+                let (info, term) = sentinels.master(settings).await?;
+                let taking = pooled::take(pool, info, settings);
+                (self.within(term, taking).await?, term)
+            }
+        };
+        Ok(Reached { connection, term })
     }
 
     /// Whether there is a place to listen at: a pool can't receive pushes.
     pub(in crate::backend) const fn can_listen(&self) -> bool {
-        self.subscriber.is_some() || matches!(self.source, Source::Server(_))
+        self.subscriber.is_some() || !matches!(self.source, Source::Pool(_))
     }
 
-    /// Opens a connection that receives pushes, as `config` says.
+    /// Opens a connection to listen, over which `deliver` is given each message.
     pub(super) async fn listen(
         &self,
         settings: &Settings,
-        config: AsyncConnectionConfig,
-    ) -> Result<MultiplexedConnection, RedisError> {
-        let info = match (&self.subscriber, &self.source) {
-            (Some(info), _) | (None, Source::Server(info)) => (**info).clone(),
-            (None, Source::Pool(_)) => {
-                return Err((ErrorKind::InvalidClientConfig, "there is no subscriber").into());
+        deliver: impl Fn(Term, Msg) + Send + 'static,
+    ) -> Result<(Subscription, Term), RedisError> {
+        let (info, term) = self.listened_to(settings).await?;
+        let opening = open_to_listen(info, settings);
+        let opened = self.within(term, opening).await?;
+        let deliver = move |message| deliver(term, message);
+        Ok((Subscription::new(opened, settings, deliver), term))
+    }
+
+    #[cfg_attr(
+        not(feature = "sentinel"),
+        allow(
+            clippy::unused_async,
+            unused_variables,
+            reason = "only sentinels have to be asked"
+        )
+    )]
+    async fn listened_to(&self, settings: &Settings) -> Result<(ConnectionInfo, Term), RedisError> {
+        match (&self.subscriber, &self.source) {
+            #[cfg(feature = "sentinel")]
+            (None, Source::Sentinel(sentinels) | Source::SentinelPool(_, sentinels)) => {
+                sentinels.master(settings).await
             }
-        };
-        let redis = info.redis_settings().clone();
-        let redis = redis.set_protocol(ProtocolVersion::RESP3);
-        open(info.set_redis_settings(redis), settings, config).await
+            (Some(info), _) => Ok(((**info).clone(), self.term())),
+            (None, Source::Server(info)) => Ok(((**info).clone(), 0)),
+            (None, Source::Pool(_)) => {
+                Err((ErrorKind::InvalidClientConfig, "there is no subscriber").into())
+            }
+        }
+    }
+
+    /// Which sentinels there are, where they are asked; for a look.
+    #[cfg(feature = "sentinel")]
+    pub(super) async fn found_by(&self, settings: &Settings) -> Option<crate::check::Sentinels> {
+        match &self.source {
+            Source::Server(_) | Source::Pool(_) => None,
+            Source::Sentinel(sentinels) | Source::SentinelPool(_, sentinels) => {
+                Some(sentinels.survey(settings).await)
+            }
+        }
     }
 }
 
@@ -101,27 +247,64 @@ impl fmt::Debug for Origin {
     }
 }
 
-/// Takes a connection out of a pool for good.
-async fn detach(
-    pool: deadpool_redis::Pool,
+#[cfg(feature = "sentinel")]
+pub(super) fn moved() -> RedisError {
+    super::sentinel::lost::Lost::moved().into()
+}
+
+/// Never: there is one term only.
+#[cfg(not(feature = "sentinel"))]
+pub(super) fn moved() -> RedisError {
+    (ErrorKind::Client, "the server has changed").into()
+}
+
+/// A pool of the user's.
+pub(super) trait Tap: Send + 'static {
+    /// How long it may take for what.
+    fn timeouts(&self, patience: Duration) -> Timeouts;
+
+    /// Takes a connection out of it for good.
+    fn take(
+        &self,
+        timeouts: Option<&Timeouts>,
+    ) -> impl Future<Output = Result<MultiplexedConnection, PoolError>> + Send;
+}
+
+impl Tap for deadpool_redis::Pool {
+    /// The pool itself ends a wait for a free place, or attempts would pile up in front of an
+    /// exhausted one.
+    fn timeouts(&self, patience: Duration) -> Timeouts {
+        let mut timeouts = Self::timeouts(self);
+        timeouts.wait = Some(timeouts.wait.map_or(patience, |wait| wait.min(patience)));
+        timeouts
+    }
+
+    async fn take(&self, timeouts: Option<&Timeouts>) -> Result<MultiplexedConnection, PoolError> {
+        let connection = match timeouts {
+            Some(timeouts) => self.timeout_get(timeouts).await,
+            None => self.get().await,
+        };
+        connection.map(deadpool_redis::Connection::take)
+    }
+}
+
+/// Gives a connection that a pool gave.
+pub(super) async fn detach(
+    pool: impl Tap,
     patience: Duration,
 ) -> Result<MultiplexedConnection, RedisError> {
     // In a task of its own: a checkout that is dropped half-way destroys the connection it was
-    // about to give. The pool itself ends a wait for a free place, or attempts would pile up in
-    // front of an exhausted one.
-    let mut timeouts = pool.timeouts();
-    timeouts.wait = Some(timeouts.wait.map_or(patience, |wait| wait.min(patience)));
+    // about to give.
     let checkout = tokio::spawn(async move {
-        let connection = match pool.timeout_get(&timeouts).await {
+        match pool.take(Some(&pool.timeouts(patience))).await {
             // A pool that was built without a runtime knows no time-outs.
-            Err(deadpool_redis::PoolError::NoRuntimeSpecified) => pool.get().await,
+            Err(PoolError::NoRuntimeSpecified) => pool.take(None).await,
             other => other,
-        };
-        connection.map(deadpool_redis::Connection::take)
+        }
     });
     match timeout(patience, checkout).await {
         Ok(Ok(Ok(connection))) => Ok(connection),
-        Ok(Ok(Err(deadpool_redis::PoolError::Backend(error)))) => Err(error),
+        Ok(Ok(Err(PoolError::Backend(error)))) => Err(error),
         Ok(Ok(Err(_)) | Err(_)) => Err((ErrorKind::Io, "the pool gave no connection").into()),
         Err(_) => Err(timed_out()),
     }

@@ -3,6 +3,10 @@
 --   "1" at            when this was written; with "2" in place of "1" a turn is booked, and its moment follows
 --   length id method  for each quota, under a name or a place in the list, and then what the method keeps
 --
+-- or, of a GCRA alone of which no turn is booked, as most are, in 20 bytes:
+--
+--   "3" at debt scale id   whole numbers of 7, 6 and 6 bytes; the id ends the text, and is left out if it is the place "0"
+--
 -- Moments are doubles of microseconds. What begins with anything else is of another version.
 
 local METHODS = {g = gcra, s = sliding, l = strict}
@@ -18,6 +22,12 @@ local function state_read(value, us)
     state.at, from = struct.unpack("<d", value, from)
   elseif version == "2" then
     state.at, state.booked, from = struct.unpack("<dd", value, from)
+  elseif version == "3" then
+    local _, at, debt, scale = struct.unpack(LONE, value)
+    local id = #value > 20 and string.sub(value, 21) or "0"
+    state.at = at
+    state.quotas[1] = {id = id, letter = "g", method = gcra, kept = {scale = scale, drained = at + debt}}
+    return state
   else
     return nil
   end
@@ -49,6 +59,14 @@ local function state_set_back(state, us)
 end
 
 local function state_write(state)
+  local first = state.quotas[1]
+  if #state.quotas == 1 and first.letter == "g" and state.booked <= state.at then
+    local debt = first.kept.drained - state.at
+    -- What is less than nothing ends at once.
+    if debt >= 0 and debt < LONE_END_US then
+      return struct.pack(LONE, "3", state.at, debt, first.kept.scale) .. (first.id ~= "0" and first.id or "")
+    end
+  end
   local parts = {}
   if state.booked > state.at then
     parts[1] = struct.pack("<c1dd", "2", state.at, state.booked)

@@ -9,6 +9,7 @@ mod outage;
 mod preloaded;
 mod rates;
 mod refusals;
+mod replicas;
 mod rights;
 
 use std::sync::Arc;

@@ -150,6 +150,42 @@ async fn a_turn_that_was_booked_for_nobody_is_given_back() {
     .await;
 }
 
+/// Its giving back is lost on the way there, or its answer on the way back, and asked again.
+#[tokio::test]
+async fn a_turn_is_given_back_though_the_server_is_away_when_its_caller_goes() {
+    for away in [Mode::EatReplies, Mode::EatRequests, Mode::Cut] {
+        let rig = ServerRig::start();
+        let proxy = Proxy::start(rig.server.port());
+        let limiter = hourly(&through(&proxy).build().expect("valid"), 1);
+        let direct = hourly(&rig.handle(), 1);
+        limiter.check().await.expect("admitted");
+        let booked = limiter.clone();
+        let task = tokio::spawn(async move { booked.until_ready().await.map(drop) });
+        let hour = Duration::from_secs(60 * 60);
+        let until_free = async || {
+            let report = direct.peek().await.expect("answered");
+            report.binding().retry_after().expect("it is used up")
+        };
+        wait_for("it is booked", LIMIT, async || until_free().await > hour).await;
+        // Its answer comes only while it passes.
+        wait_for("it is known", LIMIT, async || limiter.peek().await.is_ok()).await;
+        proxy.set(away);
+        task.abort();
+        let _ = task.await;
+        if away != Mode::EatReplies {
+            // It takes a second until what is lost is known to be.
+            let error = failure(promptly("it ends in time", limiter.check()).await);
+            assert!(error.is_outage(), "{error}");
+            assert!(until_free().await > hour, "nobody was told");
+        }
+        proxy.set(Mode::Pass);
+        wait_for("it is given back", LIMIT, async || {
+            until_free().await <= hour
+        })
+        .await;
+    }
+}
+
 #[tokio::test]
 async fn a_key_that_was_stripped_of_its_ttl_gets_one_again() {
     let rig = ServerRig::start();
@@ -221,6 +257,15 @@ async fn a_subject_takes_little_on_the_server() {
     fill(10_000, keys).await;
     let bytes = used(&mut server).saturating_sub(before) / u64::from(keys);
     println!("{bytes} bytes a subject");
-    // 105 on Redis 8.2, and 160 where the allocator rounds 24 bytes up to 32, as in Debian's package.
-    assert!(bytes <= 170, "{bytes} bytes a subject");
+    // 145 on Redis 6.2, 108 on 8.2, 85 on Valkey 8.1; and 160 where the allocator rounds 24 bytes up to
+    // 32 and 40 to 48, as in Debian's package of Redis 7.0: see docs/performance.md.
+    let mut usage = |length: usize| -> u64 {
+        let key = "k".repeat(length);
+        let _: String = ask(&mut server, &["SET", &key, "1"]);
+        ask(&mut server, &["MEMORY", "USAGE", &key])
+    };
+    // With two bytes around them: 24, and 16.
+    let coarse = usage(22) - usage(14) > 8;
+    let most = if coarse { 161 } else { 150 };
+    assert!(bytes <= most, "{bytes} bytes a subject");
 }

@@ -39,6 +39,42 @@ async fn limited(rig: &ServerRig, rights: &[&str]) -> Portcullis {
     rig.builder().url(url).build().expect("valid")
 }
 
+/// The connections that listen.
+fn listening(rig: &ServerRig) -> Vec<String> {
+    let clients: String = ask(
+        &mut rig.server.connection(),
+        &["CLIENT", "LIST", "TYPE", "pubsub"],
+    );
+    let ids = clients.lines().filter_map(|line| line.split(' ').next());
+    ids.map(str::to_owned).collect()
+}
+
+/// How often somebody was denied to `PING`.
+fn denied_pings(rig: &ServerRig) -> u64 {
+    let info: String = ask(&mut rig.server.connection(), &["INFO", "commandstats"]);
+    let line = info.lines().find(|line| line.starts_with("cmdstat_ping:"));
+    let count = line.and_then(|line| line.split_once("rejected_calls=")?.1.split(',').next());
+    count.map_or(0, |count| count.parse().expect("a number"))
+}
+
+/// A no is an answer: it keeps watch over a silent subscription as well.
+#[tokio::test]
+async fn without_the_right_to_ping_the_subscription_stays() {
+    let rig = ServerRig::start();
+    let lock = mutex(&limited(&rig, &["-ping"]).await);
+    let guard = take(&lock).await;
+    let next = queue(&lock);
+    wait_for("it listens", LIMIT, async || inboxes(&rig).len() == 1).await;
+    let before = listening(&rig);
+    wait_for("it was denied twice", LIMIT, async || {
+        denied_pings(&rig) >= 2
+    })
+    .await;
+    assert_eq!(listening(&rig), before);
+    give_back(guard).await;
+    give_back(served(next).await).await;
+}
+
 /// Both exclude each other, both wait, both hand over.
 async fn assert_useful(one: &Mutex, other: &Mutex) {
     let history = History::default();

@@ -31,7 +31,7 @@ fn run(report: &mut Report) {
 }
 
 /// The bytes that a server has given out, once its tables have the size that they stay at.
-async fn used_memory(server: &Server) -> f64 {
+pub(super) async fn used_memory(server: &Server) -> f64 {
     let mut before = f64::INFINITY;
     loop {
         let used = cost::info_number(server, "memory", "used_memory");

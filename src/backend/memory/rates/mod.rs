@@ -23,7 +23,7 @@ const SHARDS: usize = 64;
 const FEW: usize = 64;
 
 #[derive(Debug)]
-pub(super) struct Rates {
+pub(crate) struct Rates {
     shards: Box<[Mutex<Shard>]>,
     hasher: RandomState,
 }
@@ -64,7 +64,7 @@ impl Shard {
 }
 
 impl Rates {
-    pub(super) fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self {
             shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
             hasher: RandomState::new(),
@@ -80,7 +80,7 @@ impl Rates {
     }
 
     /// Decides a call; `unbook` gives a booking back, if it is one that is away.
-    pub(super) fn take(
+    pub(crate) fn take(
         &self,
         clock: &Clock,
         subject: &str,
@@ -110,7 +110,7 @@ impl Rates {
         }
     }
 
-    pub(super) fn unbook(&self, clock: &Clock, subject: &str, booking: Unbook) {
+    pub(crate) fn unbook(&self, clock: &Clock, subject: &str, booking: Unbook) {
         let mut shard = self.shard(subject);
         let now = micros(clock.now());
         let current = shard.subjects.get(subject);
@@ -121,7 +121,7 @@ impl Rates {
 
 /// What a booking found and left.
 #[derive(Debug)]
-pub(super) struct Unbook {
+pub(crate) struct Unbook {
     before: Option<State>,
     after: State,
 }

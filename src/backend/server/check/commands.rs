@@ -76,6 +76,11 @@ impl Survey {
         // By a digest that no script has.
         let by_digest = self.ask_one(&["EVALSHA", &"0".repeat(40), "0"]).await?;
         self.judge(by_digest, Some(("+evalsha", Severity::Problem)))?;
+        if self.inspector.settings.replicas.is_some() {
+            // For none, which are there at once.
+            let waited = self.ask_one(&["WAIT", "0", "0"]).await?;
+            self.judge(waited, Some(("+wait", Severity::Problem)))?;
+        }
         for key in exact {
             // Whoever may run a script with a key may do all with it. Nothing is done.
             let words: &[&str] = if may_eval {

@@ -52,6 +52,7 @@ impl<'a> Info<'a> {
                 _ => None,
             },
             replicas: self.number("connected_slaves"),
+            sentinels: None,
             is_cluster: self.flag("cluster_enabled"),
             maxmemory: self.number("maxmemory"),
             maxmemory_policy: self.field("maxmemory_policy").map(str::to_owned),
@@ -69,6 +70,16 @@ impl<'a> Info<'a> {
     /// Whether it takes writes only while replicas are in reach: then it counts those.
     pub(super) fn waits_for_replicas(&self) -> bool {
         self.field("min_slaves_good_slaves").is_some()
+    }
+
+    /// How many replicas are up to date, or nearly so; `None` if it does not tell of replicas.
+    pub(super) fn replicas_online(&self) -> Option<u32> {
+        let count: u32 = self.number("connected_slaves")?;
+        let is_online = |number: &u32| {
+            let replica = self.field(&format!("slave{number}"));
+            replica.is_some_and(|replica| replica.contains("state=online"))
+        };
+        u32::try_from((0..count).filter(is_online).count()).ok()
     }
 
     /// The version, if it is too old. Every Valkey is new enough.

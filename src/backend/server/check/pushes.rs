@@ -1,13 +1,10 @@
 //! The way of a push: subscribed to where the handle listens, published where it commands.
 
-use std::time::Duration;
-
-use redis::aio::MultiplexedConnection;
-use redis::{AsyncConnectionConfig, RedisError, ServerError, Value};
-use tokio::time::timeout;
+use redis::{RedisError, ServerError, Value};
 
 use super::{Outcome, Survey};
 use crate::backend::server::reply::failure::Trouble;
+use crate::backend::server::subscription::Subscription;
 use crate::check::{Finding, Severity};
 use crate::error::BackendError;
 
@@ -19,10 +16,10 @@ impl Survey {
         let mut listening = self.subscriber().await;
         let mut listens = false;
         if let Some(connection) = &mut listening {
-            let subscribed = bounded(self.patience(), connection.subscribe(&channel)).await;
+            let subscribed = connection.subscribe(&channel).await;
             listens = self.note(subscribed, ("+subscribe", Severity::Warning))?;
-            let ping = redis::cmd("PING");
-            let pinged = bounded(self.patience(), ping.query_async(connection)).await;
+            let pinged = connection.ping().await;
+            let pinged = pinged.and_then(|answer| answer.extract_error().map(drop));
             self.note(pinged, ("+ping", Severity::Note))?;
             for key in exact {
                 self.try_channel(connection, &format!("{key}:released"))
@@ -44,11 +41,11 @@ impl Survey {
     /// The channel on which other clients of a key tell of releases.
     async fn try_channel(
         &mut self,
-        connection: &mut MultiplexedConnection,
+        connection: &mut Subscription,
         channel: &str,
     ) -> Result<(), BackendError> {
         let known = self.findings.len();
-        let subscribed = bounded(self.patience(), connection.subscribe(channel)).await;
+        let subscribed = connection.subscribe(channel).await;
         let listens = self.note(subscribed, ("+subscribe", Severity::Warning))?;
         if !listens {
             if !self.lacks_already("+subscribe") {
@@ -58,7 +55,7 @@ impl Survey {
             }
             return Ok(());
         }
-        let left = bounded(self.patience(), connection.unsubscribe(channel)).await;
+        let left = connection.unsubscribe(channel).await;
         self.note(left, ("+unsubscribe", Severity::Note))?;
         Ok(())
     }
@@ -68,15 +65,15 @@ impl Survey {
         self.findings.iter().any(is_it)
     }
 
-    async fn subscriber(&mut self) -> Option<MultiplexedConnection> {
+    async fn subscriber(&mut self) -> Option<Subscription> {
         let (origin, settings) = (&self.inspector.origin, &self.inspector.settings);
         if !origin.can_listen() {
             self.find(Finding::NoSubscriber);
             return None;
         }
         // Nobody takes the pushes: that one would come is seen from where it is sent.
-        match origin.listen(settings, AsyncConnectionConfig::new()).await {
-            Ok(connection) => Some(connection),
+        match origin.listen(settings, |_, _| ()).await {
+            Ok((subscription, _)) => Some(subscription),
             Err(error) => {
                 let cause = Trouble::of(error).cause.into_owned();
                 self.find(Finding::SubscriberFails { cause });
@@ -102,12 +99,4 @@ impl Survey {
         self.find(Finding::SubscriberFails { cause });
         Ok(false)
     }
-}
-
-async fn bounded<T>(
-    limit: Duration,
-    work: impl Future<Output = Result<T, RedisError>>,
-) -> Result<T, RedisError> {
-    let late = || RedisError::from(std::io::Error::from(std::io::ErrorKind::TimedOut));
-    timeout(limit, work).await.unwrap_or_else(|_| Err(late()))
 }

@@ -262,6 +262,7 @@ impl Trial {
             lease: LEASE,
         };
         let renew = Renew {
+            acknowledged: false,
             tag: self.resource.tag,
             kind: self.kind,
             waits: false,

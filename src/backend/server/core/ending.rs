@@ -21,6 +21,8 @@ pub(super) struct Ending {
     /// Until when the lease surely holds that ends here; `None` if it is a wait that ends.
     pub(super) held: Option<Instant>,
     answer: Option<oneshot::Sender<ReleaseAnswer>>,
+    /// Before this it is not sent: what the lost holder has under way is to die out.
+    rest: Instant,
     since: Instant,
     /// When the caller is told that the server does not answer.
     answer_by: Instant,
@@ -44,6 +46,11 @@ impl Ending {
         self.until.min(self.retry_at).min(answer_by)
     }
 
+    /// Whether nothing is to be done yet, and the server would do all of it by itself.
+    pub(super) fn rests(&self, now: Instant) -> bool {
+        now < self.rest
+    }
+
     fn tell(&mut self, answer: ReleaseAnswer) {
         if let Some(sender) = self.answer.take() {
             let _ = sender.send(answer);
@@ -52,8 +59,8 @@ impl Ending {
 }
 
 impl Core {
-    /// Starts to end what a token holds, waits for, or may have left behind. `timer` is the one
-    /// that is set for it.
+    /// Starts to end what a token holds, waits for, or may have left behind; not before `rest`.
+    /// `timer` is the one that is set for it.
     #[expect(
         clippy::too_many_arguments,
         reason = "each is one fact of what the token was"
@@ -67,6 +74,7 @@ impl Core {
         open: Open,
         held: Option<Instant>,
         answer: Option<oneshot::Sender<ReleaseAnswer>>,
+        rest: Option<Instant>,
     ) {
         // By then the server has forgotten all by itself: a lease when it runs out, a place when
         // its wait is over. Until then a place is kept alive by our own heartbeats as long as
@@ -82,11 +90,12 @@ impl Core {
             open,
             held,
             answer,
+            rest: rest.unwrap_or(now),
             since: now,
             answer_by: now.after(self.settings.command_timeout),
             until,
             in_flight: false,
-            retry_at: Instant::FAR,
+            retry_at: rest.unwrap_or(Instant::FAR),
             attempts: 0,
             unsure: false,
             timer,
@@ -102,7 +111,8 @@ impl Core {
             return;
         };
         let resource = &ending.request.resource;
-        if ending.in_flight || !self.links[resource.tag.link(self.links.len())] {
+        if ending.in_flight || ending.rests(now) || !self.links[resource.tag.link(self.links.len())]
+        {
             return;
         }
         ending.in_flight = true;

@@ -72,6 +72,11 @@ impl Progress {
                 (*kind, "answered", what, Some(error.clone()))
             }
         };
+        BackendError::new(kind, self.told(phase, &what), source)
+    }
+
+    /// How far it came, and what to say of that.
+    pub(super) fn told(&self, phase: &str, what: &str) -> String {
         let stage = match self.stage {
             Stage::Asking => "",
             Stage::Queued => "queued, ",
@@ -80,7 +85,6 @@ impl Progress {
         let (doing, elapsed) = (&self.doing, self.elapsed.as_millis());
         let limit = self.limit.map(|limit| format!(" of {}", limit.as_millis()));
         let limit = limit.unwrap_or_default();
-        let text = format!("{doing} ({stage}{phase}, after {elapsed}{limit} ms): {what}");
-        BackendError::new(kind, text, source)
+        format!("{doing} ({stage}{phase}, after {elapsed}{limit} ms): {what}")
     }
 }

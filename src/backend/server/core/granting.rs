@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::{Core, Entry};
 use crate::error::{BackendError, BackendErrorKind};
 use crate::lease::Lease;
-use crate::time::{Instant, validity};
+use crate::time::Instant;
 use crate::token::{FencingToken, Token};
 
 impl Core {
@@ -42,12 +42,34 @@ impl Core {
             .get(&waiter.request.resource.tag)
             .and_then(|state| state.stamps.before(fence.get()));
         let since = before.map_or(asked, |before| before.max(asked));
-        self.take_grant(now, token, fence, validity(since, left), false);
+        let deadline = waiter.request.terms.until(since, left);
+        self.take_grant(now, token, fence, deadline, false);
         self.schedule(token);
     }
 
-    /// Hands a grant over, or has it confirmed first where too little of it is surely left.
+    /// Hands a grant over, or has it confirmed first: where replicas have to have it, or where too
+    /// little of it is surely left.
     pub(super) fn take_grant(
+        &mut self,
+        now: Instant,
+        token: Token,
+        fence: FencingToken,
+        deadline: Instant,
+        whole: bool,
+    ) {
+        if self.settings.replicas.is_none() {
+            self.hand_over(now, token, fence, deadline, whole);
+        } else if let Some(Entry::Waiting(waiter)) = self.entries.get_mut(&token)
+            // Else it is under way.
+            && waiter.claim != Some(fence)
+        {
+            waiter.claim = Some(fence);
+            self.acknowledge(now, token);
+        }
+    }
+
+    /// Hands a grant over that replicas need not have, or have; or has it confirmed first.
+    fn hand_over(
         &mut self,
         now: Instant,
         token: Token,
@@ -80,11 +102,17 @@ impl Core {
 
     /// Sends the renewal that confirms a grant.
     pub(super) fn confirm(&mut self, now: Instant, token: Token) {
+        let timeout = self.settings.command_timeout;
         let Some(Entry::Waiting(waiter)) = self.entries.get_mut(&token) else {
             return;
         };
         let Some(fence) = waiter.claim else { return };
-        waiter.retry_at = now.after(self.settings.command_timeout);
+        waiter.retry_at = if waiter.acknowledge_by == Instant::FAR {
+            now.after(timeout)
+        } else {
+            // Whoever acknowledges answers in any case.
+            Instant::FAR
+        };
         let (resource, lease) = (
             waiter.request.resource.clone(),
             waiter.request.terms.lease(),
@@ -108,8 +136,12 @@ impl Core {
             return;
         }
         waiter.claim = None;
+        waiter.acknowledge_by = Instant::FAR;
         match deadline {
-            Some(deadline) => self.take_grant(now, token, fence, deadline, true),
+            Some(deadline) => self.hand_over(now, token, fence, deadline, true),
+            // Whoever is asked for replicas may be another server than who granted it, for as long
+            // as a failover goes on: the same grant may be told of again, and there is no hurry.
+            None if self.settings.replicas.is_some() => waiter.retry_later(now, token),
             None => {
                 waiter.over = Some(fence);
                 self.ask(now, token);

@@ -12,7 +12,7 @@ use crate::backend::server::call::{Renew, Request};
 use crate::backend::server::reply::{Failure, Renewed};
 use crate::key::Tag;
 use crate::lease::{LeaseState, LostReason, Release, log_loss};
-use crate::time::{Clock, Instant, validity};
+use crate::time::{Clock, Instant, drift};
 use crate::token::{FencingToken, Token};
 
 #[derive(Debug)]
@@ -102,10 +102,17 @@ impl Holder {
     pub(super) fn renew(&mut self, now: Instant) -> (FencingToken, Duration) {
         self.in_flight = true;
         let left = self.last().since(now).max(Duration::from_millis(1));
-        (
-            self.lease.fencing_token(),
-            self.request.terms.ttl.get().min(left),
-        )
+        let terms = &self.request.terms;
+        let lease = terms.ttl.get().min(left) + terms.delay.get();
+        (self.lease.fencing_token(), lease)
+    }
+
+    /// When the server has let it run out, if nobody ends it before: it has lasted for the delay
+    /// beyond what was believed in.
+    fn end_on_server(&self) -> Instant {
+        let terms = &self.request.terms;
+        let after = terms.delay.get() + drift(terms.held());
+        self.lease.deadline().after(after)
     }
 }
 
@@ -160,8 +167,10 @@ impl Core {
         match fence.cmp(&holder.lease.fencing_token()) {
             // A late word of a grant before ours.
             Ordering::Less => {}
+            // It says nothing of what replicas have.
+            Ordering::Equal if self.settings.replicas.is_some() => {}
             Ordering::Equal => {
-                let deadline = validity(sent, left).min(holder.last());
+                let deadline = holder.request.terms.until(sent, left).min(holder.last());
                 if now >= holder.lease.deadline() || !holder.lease.prolong(deadline) {
                     self.lose(now, token, LostReason::Expired);
                 }
@@ -214,7 +223,7 @@ impl Core {
         }
     }
 
-    fn lease_renewed(
+    pub(super) fn lease_renewed(
         &mut self,
         now: Instant,
         sent: Instant,
@@ -223,9 +232,10 @@ impl Core {
         answer: Option<Renewed>,
     ) {
         match self.entries.get_mut(&token) {
-            Some(Entry::Waiting(_)) => match answer {
+            Some(Entry::Waiting(waiter)) => match answer {
                 Some(Renewed::Left(left)) => {
-                    self.confirmed(now, token, fence, Some(validity(sent, left)));
+                    let deadline = waiter.request.terms.until(sent, left);
+                    self.confirmed(now, token, fence, Some(deadline));
                 }
                 Some(Renewed::Gone | Renewed::Other | Renewed::Incompatible) => {
                     self.confirmed(now, token, fence, None);
@@ -242,7 +252,7 @@ impl Core {
                 }
                 match answer {
                     Some(Renewed::Left(left)) => {
-                        let deadline = validity(sent, left).min(holder.last());
+                        let deadline = holder.request.terms.until(sent, left).min(holder.last());
                         if !holder.lease.prolong(deadline) {
                             // It passed, and was seen to, since `now` was read.
                             self.lose(now, token, LostReason::Expired);
@@ -271,7 +281,8 @@ impl Core {
         }
     }
 
-    /// Tells the owner that its lease is over, and ends it on the server too.
+    /// Tells the owner that its lease is over, and ends it on the server too: at once, or after the
+    /// delay where what the owner has under way is to die out first.
     pub(super) fn lose(&mut self, now: Instant, token: Token, reason: LostReason) {
         let Some(Entry::Holding(holder)) = self.entries.get(&token) else {
             return;
@@ -281,7 +292,9 @@ impl Core {
             log_loss(&holder.request.resource.gate, fence, reason);
         }
         let resource = Arc::clone(&holder.request.resource);
-        self.stop_holding(now, token, None);
+        let stays = reason != LostReason::Gone && !holder.request.terms.delay.is_none();
+        let rest = stays.then(|| holder.end_on_server());
+        self.stop_holding(now, token, None, rest);
         if reason == LostReason::Gone {
             // The server has lost data, and may have lost those who wait here, too.
             self.pump_next(now, &resource);
@@ -294,9 +307,15 @@ impl Core {
         token: Token,
         answer: Option<oneshot::Sender<ReleaseAnswer>>,
     ) {
-        if matches!(self.entries.get(&token), Some(Entry::Holding(_))) {
-            self.stop_holding(now, token, answer);
-        } else if let Some(answer) = answer {
+        if let Some(Entry::Holding(holder)) = self.entries.get(&token) {
+            if holder.request.terms.delay.is_none() || now < holder.lease.deadline() {
+                self.stop_holding(now, token, answer, None);
+                return;
+            }
+            // The lease ran out before it was given back, and nobody was awake to see it.
+            self.lose(now, token, LostReason::Expired);
+        }
+        if let Some(answer) = answer {
             let _ = answer.send(Ok(Release::NoLongerHeld));
         }
     }
@@ -306,6 +325,7 @@ impl Core {
         now: Instant,
         token: Token,
         answer: Option<oneshot::Sender<ReleaseAnswer>>,
+        rest: Option<Instant>,
     ) {
         let Some(Entry::Holding(holder)) = self.entries.remove(&token) else {
             return;
@@ -319,6 +339,7 @@ impl Core {
             holder.open,
             Some(holder.lease.deadline()),
             answer,
+            rest,
         );
     }
 }

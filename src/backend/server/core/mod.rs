@@ -15,6 +15,7 @@
 //! 4. One acquire of a token is under way at a time, and `Open` knows the latest moment at which an
 //!    unanswered one may still run.
 
+mod acknowledging;
 mod ending;
 pub(super) mod failing;
 mod granting;
@@ -27,6 +28,7 @@ mod taking;
 #[cfg(test)]
 mod tests;
 pub(in crate::backend) mod timers;
+mod unbooking;
 mod waiting;
 
 use std::collections::HashMap;
@@ -43,16 +45,17 @@ use self::speaking::TagState;
 pub(super) use self::taking::Asked;
 use self::taking::Taker;
 use self::timers::{Due, Timers};
+use self::unbooking::{Booked, Unbooking};
 use self::waiting::Waiter;
 use super::Settings;
 use super::backoff::Backoff;
 use super::call::{Body, Call, Request};
 use super::clock::ServerClock;
 use super::reply::failure::Trouble;
-use super::reply::{self, Failure, Garbled, Push, Reply, Trace};
-use crate::backend::{Place, ReleaseAnswer, ShutdownReport, Taken};
+use super::reply::{self, Failure, Garbled, Push, Reply};
+use crate::backend::{Place, ReleaseAnswer, ShutdownReport, Taken, Turns};
 use crate::error::{BackendErrorKind, LockError};
-use crate::key::{Subject, Tag};
+use crate::key::Tag;
 use crate::lease::Lease;
 use crate::time::Instant;
 use crate::token::{ByToken, Token};
@@ -82,10 +85,10 @@ pub(super) enum Command {
         take: Box<Asked>,
         answer: oneshot::Sender<Result<Taken, LockError>>,
     },
-    /// A booked turn whose caller is gone.
-    Unbook {
-        subject: Arc<Subject>,
-        trace: Trace,
+    /// The caller of a booked turn has had it, or is gone.
+    EndTurn {
+        id: u64,
+        came: bool,
     },
     Shutdown {
         deadline: Duration,
@@ -159,6 +162,9 @@ pub(super) struct Core {
     tags: HashMap<Tag, TagState>,
     takers: HashMap<u64, Taker>,
     last_taker: u64,
+    turns: Turns<Booked>,
+    unbookings: HashMap<u64, Unbooking>,
+    last_unbooking: u64,
     timers: Timers<Due>,
     shutdown: Option<Shutdown>,
     calls: Vec<Call>,
@@ -181,6 +187,9 @@ impl Core {
             tags: HashMap::new(),
             takers: HashMap::new(),
             last_taker: 0,
+            turns: Turns::default(),
+            unbookings: HashMap::new(),
+            last_unbooking: 0,
             timers: Timers::default(),
             shutdown: None,
             calls: Vec::new(),
@@ -203,8 +212,17 @@ impl Core {
     }
 
     /// Whether nothing is left to be done for anybody.
-    pub(super) fn is_idle(&self) -> bool {
-        self.entries.is_empty() && self.takers.is_empty()
+    pub(super) fn is_idle(&self, now: Instant) -> bool {
+        self.all_rest(now) && self.takers.is_empty() && self.unbookings.is_empty()
+    }
+
+    /// Whether all that is left is what the server ends by itself, after a delay.
+    fn all_rest(&self, now: Instant) -> bool {
+        let rests = |entry: &Entry| match entry {
+            Entry::Ending(ending) => ending.rests(now),
+            Entry::Waiting(_) | Entry::Holding(_) => false,
+        };
+        self.entries.values().all(rests)
     }
 
     pub(super) fn next_timer(&self) -> Option<Instant> {
@@ -232,7 +250,7 @@ impl Core {
             Command::Cancel(token) => self.cancel(now, token),
             Command::Release { token, answer } => self.release(now, token, answer),
             Command::Take { take, answer } => self.take(now, *take, answer),
-            Command::Unbook { subject, trace } => self.unbook(now, subject, trace),
+            Command::EndTurn { id, came } => self.end_turn(now, id, came),
             Command::Shutdown { deadline, answer } => self.shut_down(now, deadline, answer),
         }
     }
@@ -266,8 +284,7 @@ impl Core {
                 self.renewed(now, sent, &renew, result);
             }
             Body::Take(take) => self.took(now, &take, result),
-            // Told to nobody: a turn that was not given back is forfeited.
-            Body::Unbook(_) => {}
+            Body::Unbook(unbook) => self.unbooked(now, unbook.id, result.err()),
         }
         self.settle_shutdown(now);
     }
@@ -289,6 +306,17 @@ impl Core {
         match push {
             Push::Grant { token, fence, left } => self.granted(now, token, fence, left),
             Push::Never { token } => self.never_fits(now, token),
+        }
+    }
+
+    /// Another server is asked from now on, whose clock may be behind: what the last one said of when
+    /// a place was taken or a grant was over says nothing of the grants of this one.
+    pub(super) fn moved(&mut self) {
+        for entry in self.entries.values_mut() {
+            if let Entry::Waiting(waiter) = entry {
+                waiter.queued = waiter.queued.map(|_| 0);
+                waiter.over = None;
+            }
         }
     }
 
@@ -328,6 +356,7 @@ impl Core {
             self.ask(now, token);
         }
         self.send_takes(now, link);
+        self.send_unbookings(now, link);
     }
 
     /// No connection could be made: callers who are still waiting for one are told why.
@@ -360,6 +389,7 @@ impl Core {
                     }
                 }
                 Due::Taker(id) => self.taker_due(now, id),
+                Due::Unbooking(id) => self.unbooking_due(now, id),
                 Due::Tag(tag) => {
                     if !tags.contains(&tag) {
                         tags.push(tag);

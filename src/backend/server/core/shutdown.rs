@@ -53,6 +53,7 @@ impl Core {
             self.refuse_shutting_down(now, token);
         }
         self.refuse_takers();
+        self.refuse_turns(now);
         self.settle_shutdown(now);
     }
 
@@ -71,11 +72,20 @@ impl Core {
                 self.lose(now, token, LostReason::ShutDown);
             }
         }
-        let Some(shutdown) = &mut self.shutdown else {
+        // Nobody waits for the report twice, and making it looks at every entry.
+        let waits = |shutdown: &&Shutdown| !shutdown.answers.is_empty();
+        let Some(last) = self
+            .shutdown
+            .as_ref()
+            .filter(waits)
+            .map(|shutdown| shutdown.last)
+        else {
             return;
         };
-        // Nobody waits for the report twice, and making it looks at every entry.
-        if !shutdown.answers.is_empty() && (self.entries.is_empty() || now >= shutdown.last) {
+        let done = self.is_idle(now) || now >= last;
+        if let Some(shutdown) = &mut self.shutdown
+            && done
+        {
             let held = |entry: &&Entry| match entry {
                 Entry::Ending(ending) => ending.held.is_some(),
                 Entry::Holding(_) => true,

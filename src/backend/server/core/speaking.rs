@@ -383,7 +383,7 @@ impl Core {
         fence: FencingToken,
         lease: Duration,
     ) {
-        if self.is_up(resource.tag) {
+        if self.is_up(resource.tag) || self.settings.replicas.is_some() {
             let leases = vec![Extend {
                 token,
                 resource: Arc::clone(resource),
@@ -402,6 +402,9 @@ impl Core {
         waits: bool,
         leases: Vec<Extend>,
     ) {
+        let acknowledged = self.settings.replicas.is_some() && !leases.is_empty();
+        // What waits for replicas is no sign of life: it may come late.
+        let waits = waits && !acknowledged;
         if waits {
             self.spoke(now, tag);
         }
@@ -409,6 +412,7 @@ impl Core {
             tag,
             kind,
             waits,
+            acknowledged,
             leases,
         };
         self.calls.push(Call {

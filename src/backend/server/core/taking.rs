@@ -5,7 +5,7 @@
 //! 1. It is sent again only if it surely did not run, so nothing counts twice: where the outcome is
 //!    unknown, the caller is told so.
 //! 2. It ends by its patience: what has not been sent by then never is.
-//! 3. A booked turn whose caller is gone is given back, once.
+//! 3. A turn that is booked for nobody is given back (see `unbooking.rs`).
 
 use std::sync::Arc;
 
@@ -13,11 +13,12 @@ use tokio::sync::mpsc::UnboundedSender;
 use tokio::sync::oneshot;
 
 use super::failing::{Progress, Stage};
+use super::unbooking::Booked;
 use super::{Command, Core, Due, retry_in};
 use crate::backend::server::advice;
-use crate::backend::server::call::{self, Body, Call, Unbook};
+use crate::backend::server::call::{self, Body, Call};
 use crate::backend::server::reply::{self, Failure};
-use crate::backend::{Booking, Take, Taken};
+use crate::backend::{Take, Taken};
 use crate::error::{BackendError, BackendErrorKind, LockError, Refusal, RefusalKind};
 use crate::key::Subject;
 use crate::time::Instant;
@@ -131,10 +132,12 @@ impl Core {
         let Some(taker) = self.takers.get_mut(&take.id) else {
             // Its caller was told that the outcome is unknown; a turn is no use to it.
             if let Ok(reply::Taken::Decided {
-                trace: Some(trace), ..
+                wait,
+                trace: Some(trace),
+                ..
             }) = result
             {
-                self.unbook(now, take.subject.clone(), trace);
+                self.unbook(now, Booked::new(&take.subject, trace, now.after(wait)));
             }
             return;
         };
@@ -146,13 +149,20 @@ impl Core {
                 levels,
                 trace,
             }) => {
-                let booking = trace.map(|trace| {
-                    let (subject, commands) = (
-                        Arc::clone(&taker.asked.subject),
-                        taker.asked.commands.clone(),
-                    );
-                    // Fails as the backend's own sending does.
-                    Booking::new(move || drop(commands.send(Command::Unbook { subject, trace })))
+                let booked = trace.map(|trace| Booked::new(&take.subject, trace, now.after(wait)));
+                if self.shutdown.is_some()
+                    && let Some(booked) = booked
+                {
+                    self.unbook(now, booked);
+                    self.tell_taker(take.id, Err(Refusal::new(RefusalKind::ShuttingDown).into()));
+                    return;
+                }
+                let booking = booked.map(|booked| {
+                    let commands = taker.asked.commands.clone();
+                    self.turns.book(booked, move |id, came| {
+                        // Fails as the backend's own sending does.
+                        let _ = commands.send(Command::EndTurn { id, came });
+                    })
                 });
                 self.tell_taker(
                     take.id,
@@ -241,16 +251,6 @@ impl Core {
             self.timers.clear(taker.timer, Due::Taker(id));
             // If nobody waits any more, a booking gives itself back when it is dropped with this.
             let _ = taker.answer.send(result);
-        }
-    }
-
-    pub(super) fn unbook(&mut self, now: Instant, subject: Arc<Subject>, trace: reply::Trace) {
-        // What can't be sent is forfeited: the moment of the turn passes with the outage.
-        if self.is_up(subject.tag) {
-            self.calls.push(Call {
-                sent: now,
-                body: Body::Unbook(Unbook { subject, trace }),
-            });
         }
     }
 

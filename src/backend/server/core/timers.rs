@@ -12,6 +12,7 @@ pub(super) enum Due {
     Token(Token),
     Tag(Tag),
     Taker(u64),
+    Unbooking(u64),
 }
 
 /// Each owner keeps the moment of its one timer, `FAR` for none, and passes it in.

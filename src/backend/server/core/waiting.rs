@@ -12,7 +12,7 @@ use crate::backend::server::reply::{Acquired, Crowd, Failure};
 use crate::backend::{Place, Wait};
 use crate::error::{BackendError, BackendErrorKind, LockError, Refusal, RefusalKind};
 use crate::lease::Lease;
-use crate::time::{Instant, validity};
+use crate::time::Instant;
 use crate::token::{FencingToken, Token};
 
 /// A clock estimate that is off is mended by the answer that says so; more often than this it is no
@@ -40,6 +40,8 @@ pub(super) struct Waiter {
     crowd: Option<Crowd>,
     /// A pushed grant that is being confirmed, since it came too late to rely on.
     pub(super) claim: Option<FencingToken>,
+    /// Until when replicas must have acknowledged that grant; `FAR` where they need not.
+    pub(super) acknowledge_by: Instant,
     /// A grant that turned out to be over when it was to be confirmed.
     pub(super) over: Option<FencingToken>,
     pub(super) open: Open,
@@ -49,10 +51,10 @@ pub(super) struct Waiter {
     /// An answer was missed that may have said that the place was lost.
     unsure: bool,
     pub(super) retry_at: Instant,
-    attempts: u32,
+    pub(super) attempts: u32,
     late: u8,
     /// Few have any, so it takes no room in the others.
-    trouble: Option<Box<Failure>>,
+    pub(super) trouble: Option<Box<Failure>>,
     pub(super) timer: Instant,
 }
 
@@ -84,6 +86,7 @@ impl Waiter {
             ticket: 0,
             crowd: None,
             claim: None,
+            acknowledge_by: Instant::FAR,
             over: None,
             open: Open::default(),
             in_flight: false,
@@ -116,7 +119,10 @@ impl Waiter {
 
     /// The first moment at which something is to be done for it.
     pub(super) fn next(&self) -> Instant {
-        let end = if self.is_queued() {
+        let end = if self.acknowledge_by != Instant::FAR {
+            // It has its turn: the wait for that is over.
+            self.acknowledge_by
+        } else if self.is_queued() {
             self.give_up
         } else {
             self.patience
@@ -124,13 +130,16 @@ impl Waiter {
         end.min(self.retry_at)
     }
 
-    fn retry_later(&mut self, now: Instant, token: Token) {
+    pub(super) fn retry_later(&mut self, now: Instant, token: Token) {
         self.retry_at = now.after(retry_in(self.attempts, token.jitter(self.attempts)));
         self.attempts += 1;
     }
 
-    fn progress(&self, now: Instant) -> Progress {
+    pub(super) fn progress(&self, now: Instant) -> Progress {
         let (stage, end) = match (self.claim, self.queued) {
+            (Some(_), _) if self.acknowledge_by != Instant::FAR => {
+                (Stage::Confirming, self.acknowledge_by)
+            }
             (Some(_), _) => (Stage::Confirming, self.give_up),
             (None, Some(_)) => (Stage::Queued, self.give_up),
             (None, None) => (Stage::Asking, self.patience),
@@ -297,7 +306,8 @@ impl Core {
             Acquired::Held { fence, left } => {
                 let was_queued = waiter.is_queued();
                 let whole = left >= ask.lease;
-                self.take_grant(now, token, fence, validity(sent, left), whole);
+                let deadline = waiter.request.terms.until(sent, left);
+                self.take_grant(now, token, fence, deadline, whole);
                 if was_queued {
                     // Its push was lost, or the whole queue was. So may others have been: whoever is
                     // next here asks, too.
@@ -396,7 +406,9 @@ impl Core {
         let Some(Entry::Waiting(waiter)) = self.entries.get_mut(&token) else {
             return;
         };
-        if waiter.is_queued() && now >= waiter.give_up {
+        if waiter.acknowledge_by != Instant::FAR {
+            self.acknowledgement_due(now, token);
+        } else if waiter.is_queued() && now >= waiter.give_up {
             let tag = waiter.request.resource.tag;
             if self.is_up(tag) && !self.is_open(self.link_of(tag)) {
                 self.refuse(now, token, RefusalKind::WaitedTooLong);
@@ -488,6 +500,7 @@ impl Core {
                 waiter.timer,
                 &waiter.request,
                 waiter.open,
+                None,
                 None,
                 None,
             );

@@ -3,6 +3,8 @@
 //! Told is a server's code and what it says beside it, unless that quotes what was sent (a token, a
 //! password) or names an address.
 
+mod handshake;
+
 use std::borrow::Cow;
 use std::error::Error;
 use std::io;
@@ -10,6 +12,10 @@ use std::sync::Arc;
 
 use redis::{ErrorKind, RedisError, ServerError, ServerErrorKind, make_extension_error};
 
+use self::handshake::Cause;
+pub(crate) use self::handshake::suspect;
+#[cfg(feature = "sentinel")]
+use crate::backend::server::sentinel::lost::Lost;
 use crate::error::BackendErrorKind;
 
 /// Why a request has no answer.
@@ -78,6 +84,11 @@ impl Failure {
         }
     }
 }
+pub(crate) const NO_SOCKET: &str = "no such socket";
+pub(crate) const FORBIDDEN_SOCKET: &str = "permission denied";
+const NO_DATABASE: &str = "the server does not have the database that the address names; take \
+                           another number, or none";
+const NO_RESP3: &str = "the server does not speak RESP3; leave `protocol=resp3` out of its address";
 
 /// Why there is no connection.
 #[derive(Debug, Clone)]
@@ -85,6 +96,8 @@ pub(crate) struct Trouble {
     pub(crate) kind: BackendErrorKind,
     /// A few words, or the server's code.
     pub(crate) cause: Cow<'static, str>,
+    /// What to do, where the cause alone says it.
+    pub(crate) advice: Option<&'static str>,
     pub(crate) error: RedisError,
 }
 
@@ -99,8 +112,34 @@ impl Trouble {
                 _ => code.to_owned().into(),
             };
             let error = told(code, error.details());
-            return Self { kind, cause, error };
+            let details = error.detail().unwrap_or_default();
+            let is_about_hello = cause == "NOPROTO"
+                || matches!(
+                    details,
+                    "unknown command 'HELLO'" | "unknown command `HELLO`"
+                );
+            let advice = is_about_hello.then_some(NO_RESP3);
+            return Self {
+                kind,
+                cause,
+                advice,
+                error,
+            };
         }
+        #[cfg(feature = "sentinel")]
+        if let Some(lost) = Lost::read(&error) {
+            let (kind, cause) = (lost.kind, lost.cause.clone());
+            return Self {
+                kind,
+                cause,
+                advice: None,
+                error,
+            };
+        }
+        if let Some(cause) = Cause::of(&error) {
+            return Self::caused(cause);
+        }
+        let mut advice = None;
         let (kind, cause) = match error.kind() {
             ErrorKind::AuthenticationFailed => (
                 BackendErrorKind::Unauthenticated,
@@ -112,19 +151,31 @@ impl Trouble {
                 let kind = if details.contains("no permissions") {
                     BackendErrorKind::NotPermitted
                 } else {
+                    advice = Some(NO_DATABASE);
                     BackendErrorKind::Unsupported
                 };
                 (kind, "database refused".into())
             }
-            ErrorKind::RESP3NotSupported => (BackendErrorKind::Unsupported, "no RESP3".into()),
+            ErrorKind::RESP3NotSupported => {
+                advice = Some(NO_RESP3);
+                (BackendErrorKind::Unsupported, "no RESP3".into())
+            }
             _ => (BackendErrorKind::Unreachable, broken(&error)),
         };
-        Self { kind, cause, error }
+        Self {
+            kind,
+            cause,
+            advice,
+            error,
+        }
     }
 }
 
 /// Why a connection is not there or broke, without its address: "connection refused".
 pub(crate) fn broken(error: &RedisError) -> Cow<'static, str> {
+    if let Some(cause) = Cause::of(error) {
+        return cause.words.into();
+    }
     let Some(cause) = io_error(error) else {
         return match error.kind() {
             ErrorKind::Parse => "an answer that is not of Redis' protocol".into(),
@@ -132,7 +183,8 @@ pub(crate) fn broken(error: &RedisError) -> Cow<'static, str> {
         };
     };
     match cause.kind() {
-        io::ErrorKind::NotFound => "no such socket".into(),
+        io::ErrorKind::NotFound => NO_SOCKET.into(),
+        io::ErrorKind::PermissionDenied => FORBIDDEN_SOCKET.into(),
         // What a resolver says has no kind of its own.
         _ if cause.to_string().starts_with("failed to lookup address") => {
             "DNS: the host name has no address".into()
@@ -143,7 +195,7 @@ pub(crate) fn broken(error: &RedisError) -> Cow<'static, str> {
 }
 
 /// The error of the system, which the client keeps behind a pointer.
-fn io_error(error: &RedisError) -> Option<&io::Error> {
+pub(crate) fn io_error(error: &RedisError) -> Option<&io::Error> {
     let source = error.source()?;
     let shared = source.downcast_ref::<Arc<dyn Error + Send + Sync>>();
     match shared {

@@ -19,7 +19,7 @@ fn a_dropped_acquire_under_way_is_ended_with_the_latest_moment_it_may_run_at() {
     desk.held(call, 1, 10_000);
     desk.no_call();
     desk.ended(ending, 0);
-    assert!(desk.core.is_idle());
+    assert!(desk.core.is_idle(desk.now()));
 }
 
 #[test]
@@ -62,7 +62,7 @@ fn an_end_is_sent_until_it_is_answered() {
     }
     let call = desk.call();
     desk.ended(call, 0);
-    assert!(desk.core.is_idle());
+    assert!(desk.core.is_idle(desk.now()));
     desk.pass(60_000);
     desk.no_call();
 }
@@ -77,7 +77,7 @@ fn an_end_that_left_deserted_places_is_repeated_at_once() {
     desk.answer(call, &[0, us, us, 1]);
     let call = desk.call();
     desk.ended(call, 2);
-    assert!(desk.core.is_idle());
+    assert!(desk.core.is_idle(desk.now()));
 }
 
 #[test]
@@ -208,5 +208,5 @@ fn a_place_whose_end_is_refused_is_ended_when_that_is_mended() {
     let call = desk.call();
     assert_eq!(end(&call).token, token);
     desk.ended(call, 1);
-    assert!(desk.core.is_idle());
+    assert!(desk.core.is_idle(desk.now()));
 }

@@ -155,6 +155,18 @@ fn texts_tell_the_gate_the_phase_the_time_and_what_to_do() {
                     .into(),
             )),
         ),
+        (
+            "no socket",
+            unconnected(Some(io(std::io::ErrorKind::NotFound))),
+        ),
+        (
+            "a socket of somebody else's",
+            unconnected(Some(io(std::io::ErrorKind::PermissionDenied))),
+        ),
+        (
+            "no RESP3",
+            unconnected(Some((ErrorKind::RESP3NotSupported, "no HELLO").into())),
+        ),
         ("queued, no connection", queued()),
         ("confirming, no connection", confirming()),
         (
@@ -196,6 +208,11 @@ fn texts_tell_the_gate_the_phase_the_time_and_what_to_do() {
         (
             "NOPERM",
             "User u has no permissions to run the 'time' command",
+        ),
+        ("NOPROTO", "unsupported protocol version"),
+        (
+            "ERR",
+            "unknown command 'HELLO', with args beginning with: '3' 'AUTH' 'u' 'secret'",
         ),
         ("BUSY", "Redis is busy running a script."),
         ("LOADING", "Redis is loading the dataset in memory"),

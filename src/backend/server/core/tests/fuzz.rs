@@ -1,7 +1,7 @@
 //! Any order of events, with messages that are lost, late, repeated, replayed or forged: whoever is
 //! told that it holds does hold, by a plain server's book.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 
 use proptest::prelude::*;
 
@@ -25,6 +25,8 @@ enum Step {
     /// The answer of one that was run comes in, or is lost.
     Hear(usize),
     Miss(usize),
+    /// It comes in, and no replica has what was acknowledged by it.
+    Few(usize),
     /// The next push comes in, or is lost; or one comes again that came before.
     Push,
     DropPush,
@@ -53,6 +55,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         12 => any::<usize>().prop_map(Step::Run),
         12 => any::<usize>().prop_map(Step::Hear),
         1 => any::<usize>().prop_map(Step::Miss),
+        1 => any::<usize>().prop_map(Step::Few),
         4 => Just(Step::Push),
         1 => Just(Step::DropPush),
         2 => any::<usize>().prop_map(Step::Replay),
@@ -74,6 +77,8 @@ struct Book {
     queue: VecDeque<(Token, u64)>,
     ended: Vec<Token>,
     pushes: VecDeque<(Token, u64)>,
+    /// How long each token's lease is.
+    lease_ms: u64,
 }
 
 impl Book {
@@ -92,7 +97,7 @@ impl Book {
         {
             let fence = self.draw(ms);
             let own = caller == Some(token);
-            let length = if own { TTL_MS } else { CLAIM_MS };
+            let length = if own { self.lease_ms } else { CLAIM_MS };
             self.holder = Some((token, fence, ms + length));
             if !own {
                 self.pushes.push_back((token, fence));
@@ -174,8 +179,8 @@ impl Book {
     fn renew(&mut self, ms: u64, token: Token, fence: u64) -> Renewed {
         match &mut self.holder {
             Some((holder, theirs, end)) if *holder == token && *theirs == fence && *end > ms => {
-                *end = ms + TTL_MS;
-                Renewed::Left(Duration::from_millis(TTL_MS))
+                *end = (*end).max(ms + self.lease_ms);
+                Renewed::Left(Duration::from_millis(*end - ms))
             }
             _ => Renewed::Gone,
         }
@@ -186,7 +191,8 @@ impl Book {
 enum Said {
     Acquired(Acquired),
     Ended(Ended),
-    Renewed(u64, Vec<Renewed>),
+    /// With who held then.
+    Renewed(u64, Vec<Renewed>, Option<(Token, u64, u64)>),
 }
 
 #[derive(Default)]
@@ -198,6 +204,9 @@ struct Play {
     held: Vec<Lease>,
     /// All that was ever pushed.
     seen: Vec<(Token, u64)>,
+    delay_ms: u64,
+    /// By fence: until when a lease lasts at the least on the replica that acknowledged it.
+    replicated: HashMap<u64, u64>,
 }
 
 fn pick<T>(from: &mut Vec<T>, which: usize) -> Option<T> {
@@ -220,11 +229,32 @@ impl Play {
                     self.book.renew(ms, lease.token, lease.fence.get())
                 };
                 let told = renew.leases.iter().map(lease).collect();
-                Said::Renewed(self.book.clock, told)
+                Said::Renewed(self.book.clock, told, self.book.holder)
             }
-            Body::Take(_) | Body::Unbook(_) => unreachable!("nobody asks for quotas here"),
+            Body::Take(_) | Body::Unbook(_) => unreachable!("quotas have a fuzz of their own"),
         };
         self.said.push((call, said));
+    }
+
+    /// What is to be acknowledged is told in whole, as the driver does it.
+    fn hear_acknowledged(&mut self, desk: &mut Desk, call: Call, said: Said, replicas: u32) {
+        let Said::Renewed(stamp, told, on_replica) = said else {
+            unreachable!("the server answers what was asked");
+        };
+        if let (Some((_, fence, end)), 1..) = (on_replica, replicas) {
+            let known = self.replicated.entry(fence).or_default();
+            *known = (*known).max(end);
+        }
+        let left = told.iter().map(|told| match told {
+            Renewed::Left(left) => i64::try_from(left.as_millis()).expect("small"),
+            _ => -1,
+        });
+        let numbers = [0, i64::try_from(stamp).expect("small")]
+            .into_iter()
+            .chain(left);
+        let value = Value::Array(numbers.map(Value::Int).collect());
+        desk.core
+            .acknowledged(desk.now(), call, Ok(value), replicas);
     }
 
     fn hear(desk: &mut Desk, call: &Call, said: Result<Said, Failure>) {
@@ -236,7 +266,7 @@ impl Play {
             (Body::End(end), Ok(Said::Ended(told))) => {
                 desk.core.ended(now, end.token, Ok((told, false)));
             }
-            (Body::Renew(renew), Ok(Said::Renewed(stamp, told))) => {
+            (Body::Renew(renew), Ok(Said::Renewed(stamp, told, _))) => {
                 desk.core.renewed(now, call.sent, renew, Ok((stamp, told)));
             }
             (Body::Acquire(ask), Err(failure)) => {
@@ -254,8 +284,10 @@ impl Play {
         match step {
             Step::Lock { waits } => {
                 let wait = if waits { Wait::Unbounded } else { Wait::No };
-                self.waiting
-                    .push(desk.acquire(Desk::request(wait, TTL_MS)).1);
+                let mut request = Desk::request(wait, TTL_MS);
+                request.terms.delay =
+                    Delay::new(Duration::from_millis(self.delay_ms)).expect("in range");
+                self.waiting.push(desk.acquire(request).1);
             }
             // Dropping it cancels nothing here, as there is no place behind it: what is granted to
             // nobody is given back.
@@ -269,12 +301,29 @@ impl Play {
             }
             Step::Hear(which) => {
                 if let Some((call, said)) = pick(&mut self.said, which) {
-                    Self::hear(desk, &call, Ok(said));
+                    if call.is_acknowledged() {
+                        self.hear_acknowledged(desk, call, said, 1);
+                    } else {
+                        Self::hear(desk, &call, Ok(said));
+                    }
                 }
             }
             Step::Miss(which) => {
                 if let Some((call, _)) = pick(&mut self.said, which) {
-                    Self::hear(desk, &call, Err(Failure::Unknown(None)));
+                    if call.is_acknowledged() {
+                        desk.unacknowledged(call, Failure::Unknown(None));
+                    } else {
+                        Self::hear(desk, &call, Err(Failure::Unknown(None)));
+                    }
+                }
+            }
+            Step::Few(which) => {
+                if let Some((call, said)) = pick(&mut self.said, which) {
+                    if call.is_acknowledged() {
+                        self.hear_acknowledged(desk, call, said, 0);
+                    } else {
+                        self.said.push((call, said));
+                    }
                 }
             }
             Step::Push => {
@@ -313,7 +362,7 @@ impl Play {
     }
 
     /// Takes what was handed over, and compares it with the book.
-    fn judge(&mut self, desk: &Desk) -> Result<(), TestCaseError> {
+    fn judge(&mut self, desk: &Desk, replicas: bool) -> Result<(), TestCaseError> {
         let mut open = Vec::new();
         for mut answer in std::mem::take(&mut self.waiting) {
             match answer.try_recv() {
@@ -324,13 +373,25 @@ impl Play {
         }
         self.waiting = open;
         for lease in &self.held {
-            if !lease.state().is_held() || lease.state().deadline() <= desk.now() {
+            // Its owner has not given it back, so it holds for the delay beyond what was believed in.
+            let delay = Duration::from_millis(self.delay_ms);
+            let last = lease.state().deadline().after(delay);
+            let believed = lease.state().is_held() && lease.state().deadline() > desk.now();
+            if !believed && (self.delay_ms == 0 || last <= desk.now()) {
                 continue;
             }
-            let held = self.book.holder.is_some_and(|(_, fence, end)| {
-                fence == lease.fencing_token().get() && end > desk.ms
-            });
+            let fence = lease.fencing_token().get();
+            let until = |end: u64| desk.start.after(Duration::from_millis(end));
+            let book = self.book.holder.filter(|(_, holder, _)| *holder == fence);
+            let held = book.is_some_and(|(_, _, end)| until(end) >= last);
             prop_assert!(held, "{lease:?} holds here, and not by the book");
+            if replicas {
+                let held = self
+                    .replicated
+                    .get(&fence)
+                    .is_some_and(|&end| until(end) >= last);
+                prop_assert!(held, "{lease:?} holds here, and not on a replica");
+            }
         }
         Ok(())
     }
@@ -338,13 +399,18 @@ impl Play {
 
 proptest! {
     #[test]
-    fn nobody_holds_but_by_the_servers_book(steps in steps()) {
-        let mut desk = Desk::new();
-        let mut play = Play::default();
+    fn nobody_holds_but_by_the_servers_book(
+        steps in steps(),
+        delay_ms in prop_oneof![2 => Just(0), 1 => 1..4_000_u64],
+        replicas in any::<bool>(),
+    ) {
+        let mut desk = if replicas { Desk::with_replicas() } else { Desk::new() };
+        let mut play = Play { delay_ms, ..Play::default() };
+        play.book.lease_ms = TTL_MS + delay_ms;
         for step in steps {
             play.step(&mut desk, step);
             play.sent.extend(desk.calls());
-            play.judge(&desk)?;
+            play.judge(&desk, replicas)?;
         }
     }
 }

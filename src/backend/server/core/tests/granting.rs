@@ -83,6 +83,18 @@ fn heartbeats_keep_a_push_worth_its_whole_claim() {
 }
 
 #[test]
+fn a_push_of_another_server_counts_though_its_clock_is_behind() {
+    let mut desk = Desk::new();
+    let (token, mut answer) = desk.queued_waiter();
+    let behind = desk.server_us() - 5_000_000;
+    desk.push(token, behind);
+    assert!(is_open(&mut answer), "it is older than its place");
+    desk.core.moved();
+    desk.push(token, behind);
+    granted(&mut answer);
+}
+
+#[test]
 fn a_push_from_before_the_newest_queued_is_ignored() {
     let mut desk = Desk::new();
     let (token, mut answer) = desk.queued_waiter();

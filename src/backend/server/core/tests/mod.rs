@@ -1,5 +1,7 @@
 //! The decisions of a handle, with any event after any other and the clock in hand.
 
+mod acknowledging;
+mod delaying;
 mod ending;
 mod failing;
 mod fuzz;
@@ -9,6 +11,7 @@ mod outage;
 mod shutdown;
 mod speaking;
 mod taking;
+mod turns_fuzz;
 mod waiting;
 
 use std::sync::{Arc, Mutex, PoisonError};
@@ -18,14 +21,14 @@ use redis::{RedisError, Value};
 use tokio::sync::oneshot;
 
 use super::{Channel, Command, Core};
-use crate::backend::server::Settings;
 use crate::backend::server::call::{Ask, Body, Call, End, Renew, Request};
 use crate::backend::server::reply::{Failure, Push};
+use crate::backend::server::{Replicas, Settings};
 use crate::backend::{Acquire, Place, ReleaseAnswer, Terms, Wait};
 use crate::error::{BackendErrorKind, LockError, RefusalKind};
 use crate::key::{Key, Kind, Prefix, Resource};
 use crate::lease::{Lease, LeaseMode, Release};
-use crate::time::{Instant, Ttl};
+use crate::time::{Delay, Instant, Ttl};
 use crate::token::{FencingToken, Token};
 
 /// The server's clock when ours reads zero, in ms.
@@ -72,10 +75,25 @@ struct Desk {
 impl Desk {
     /// Connected, with its inbox confirmed.
     fn new() -> Self {
+        Self::with(Settings::default())
+    }
+
+    /// The same, where one replica has to have each lease, which it has 200 ms to acknowledge.
+    fn with_replicas() -> Self {
+        Self::with(Settings {
+            replicas: Some(Replicas {
+                least: 1,
+                patience: Duration::from_millis(200),
+            }),
+            ..Settings::default()
+        })
+    }
+
+    fn with(settings: Settings) -> Self {
         let drops = Arc::new(Drops::default());
         let settings = Settings {
             connections: 1,
-            ..Settings::default()
+            ..settings
         };
         let mut desk = Self {
             core: Core::new(settings),
@@ -112,6 +130,7 @@ impl Desk {
                 limit: 1,
                 ttl: Ttl::new(Duration::from_millis(ttl_ms)).expect("in range"),
                 mode: LeaseMode::Renewed,
+                delay: Delay::default(),
                 wait,
                 max_waiters: 10,
                 bridge: None,
@@ -202,6 +221,19 @@ impl Desk {
         let mut numbers = vec![us, us];
         numbers.extend(left);
         self.answer(call, &numbers);
+    }
+
+    /// The same, when so many replicas have it.
+    fn acknowledged(&mut self, call: Call, left: &[i64], replicas: u32) {
+        let us = self.server_us() as i64;
+        let numbers = [us, us].into_iter().chain(left.iter().copied());
+        let value = Value::Array(numbers.map(Value::Int).collect());
+        self.core
+            .acknowledged(self.now(), call, Ok(value), replicas);
+    }
+
+    fn unacknowledged(&mut self, call: Call, failure: Failure) {
+        self.core.acknowledged(self.now(), call, Err(failure), 0);
     }
 
     fn fail(&mut self, call: Call, failure: Failure) {

@@ -68,7 +68,11 @@ fn decided(desk: &mut Desk, call: Call) {
 /// A turn a second away.
 fn booked(desk: &mut Desk, call: Call) {
     let numbers = [1, 1_000_000, 0, 2_000_000, 0].map(Value::Int);
-    let texts = [&b""[..], b"after"].map(|text| Value::BulkString(text.to_vec()));
+    let Body::Take(take) = &call.body else {
+        panic!("not a take: {call:?}");
+    };
+    let after = format!("after {}", take.id);
+    let texts = [&b""[..], after.as_bytes()].map(|text| Value::BulkString(text.to_vec()));
     let answer = Value::Array(numbers.into_iter().chain(texts).collect());
     desk.core.answer(desk.now(), call, Ok(answer));
 }
@@ -86,7 +90,7 @@ fn it_is_sent_once_and_its_answer_is_told() {
     desk.no_call();
     decided(&mut desk, call);
     assert_eq!(admitted(&mut caller).levels[0].remaining, 9);
-    assert!(desk.core.is_idle());
+    assert!(desk.core.is_idle(desk.now()));
 }
 
 #[test]
@@ -101,7 +105,7 @@ fn what_may_have_run_is_not_sent_again() {
         desk.pass(5_000);
         desk.no_call();
     }
-    assert!(desk.core.is_idle());
+    assert!(desk.core.is_idle(desk.now()));
 }
 
 #[test]
@@ -158,6 +162,10 @@ fn an_urgent_caller_is_told_within_its_budget_and_at_once_in_an_outage() {
     assert!(is_open(&mut patient));
 }
 
+fn is_unbooking(call: &Call) -> bool {
+    matches!(&call.body, Body::Unbook(_))
+}
+
 #[test]
 fn a_turn_whose_caller_is_gone_is_given_back_once() {
     let mut desk = Desk::new();
@@ -182,8 +190,8 @@ fn a_turn_whose_caller_is_gone_is_given_back_once() {
         assert!(said.try_recv().is_err(), "once");
         desk.core.command(desk.now(), command);
         let call = desk.call();
-        assert!(matches!(&call.body, Body::Unbook(_)), "{call:?}");
-        desk.fail(call, Failure::Unknown(None));
+        assert!(is_unbooking(&call), "{call:?}");
+        desk.answer(call, &[1, 0]);
         desk.no_call();
     }
     // One whose turn came keeps it.
@@ -191,8 +199,76 @@ fn a_turn_whose_caller_is_gone_is_given_back_once() {
     let call = desk.call();
     booked(&mut desk, call);
     let taken = admitted(&mut served);
-    taken.booking.expect("it is away").use_up();
-    assert!(served.said.try_recv().is_err());
+    assert!(taken.booking.expect("it is away").use_up());
+    let command = served.said.try_recv().expect("it is over");
+    desk.core.command(desk.now(), command);
+    desk.pass(5_000);
+    desk.no_call();
+    assert!(desk.core.is_idle(desk.now()));
+}
+
+/// One whose caller has just gone, with the call that gives it back.
+fn given_back(desk: &mut Desk) -> Call {
+    let mut caller = ask_with(desk, Op::Book(Duration::from_secs(9)), None);
+    let call = desk.call();
+    booked(desk, call);
+    drop(admitted(&mut caller));
+    let command = caller.said.try_recv().expect("it is given back");
+    desk.core.command(desk.now(), command);
+    desk.call()
+}
+
+#[test]
+fn a_turn_is_given_back_again_until_that_is_answered() {
+    let mut desk = Desk::new();
+    let mut call = given_back(&mut desk);
+    for failure in [
+        Failure::Unknown(None),
+        busy(),
+        Failure::NoScript,
+        Failure::Unknown(Some(broken())),
+    ] {
+        desk.fail(call, failure);
+        desk.no_call();
+        desk.pass(400);
+        call = desk.call();
+        assert!(is_unbooking(&call), "{call:?}");
+    }
+    // The server is away for a while.
+    desk.core.link_changed(desk.now(), 0, false);
+    desk.fail(call, Failure::NotSent);
+    desk.pass(2_000);
+    desk.no_call();
+    assert!(!desk.core.is_idle(desk.now()));
+    desk.core.link_changed(desk.now(), 0, true);
+    let call = desk.call();
+    assert!(is_unbooking(&call), "{call:?}");
+    desk.answer(call, &[1, 0]);
+    desk.pass(5_000);
+    desk.no_call();
+    assert!(desk.core.is_idle(desk.now()));
+    // What can never be done is not tried again.
+    let call = given_back(&mut desk);
+    desk.fail(
+        call,
+        Failure::Final(BackendErrorKind::ForeignData, broken()),
+    );
+    assert!(desk.core.is_idle(desk.now()));
+}
+
+#[test]
+fn a_turn_that_can_not_be_given_back_for_long_is_forfeited() {
+    let mut desk = Desk::new();
+    let call = given_back(&mut desk);
+    desk.core.link_changed(desk.now(), 0, false);
+    desk.fail(call, Failure::NotSent);
+    desk.pass(4_999);
+    assert!(!desk.core.is_idle(desk.now()));
+    desk.pass(1);
+    assert!(desk.core.is_idle(desk.now()));
+    desk.core.link_changed(desk.now(), 0, true);
+    desk.no_call();
+    assert_eq!(desk.core.next_timer(), None);
 }
 
 #[test]
@@ -204,7 +280,54 @@ fn a_turn_that_comes_after_its_caller_was_told_of_a_failure_is_given_back() {
     assert_eq!(failed(&mut caller), BackendErrorKind::TimedOut);
     booked(&mut desk, call);
     let call = desk.call();
-    assert!(matches!(&call.body, Body::Unbook(_)), "{call:?}");
+    assert!(is_unbooking(&call), "{call:?}");
+}
+
+/// The last of them first, so that each is the last when it is given back.
+#[tokio::test]
+async fn a_shutdown_refuses_who_sleeps_and_waits_until_all_turns_are_given_back() {
+    let mut desk = Desk::new();
+    let op = Op::Book(Duration::from_secs(9));
+    let mut callers: Vec<Caller> = (0..4).map(|_| ask_with(&mut desk, op, None)).collect();
+    let mut calls = desk.calls();
+    let under_way = calls.pop().expect("there are four");
+    for call in calls {
+        booked(&mut desk, call);
+    }
+    let mut turns: Vec<_> = callers[..3]
+        .iter_mut()
+        .map(|caller| admitted(caller).booking.expect("it is away"))
+        .collect();
+    // It has come, though the thread has not heard of it.
+    assert!(turns.remove(0).use_up());
+    let (answer, mut report) = oneshot::channel();
+    let deadline = Duration::from_secs(9);
+    desk.core
+        .command(desk.now(), Command::Shutdown { deadline, answer });
+    for mut turn in turns {
+        turn.refused().await;
+        assert!(!turn.use_up());
+    }
+    let mut ids = Vec::new();
+    booked(&mut desk, under_way);
+    match callers[3].told.try_recv().expect("it is answered") {
+        Err(LockError::Refused(refusal)) => {
+            assert_eq!(refusal.kind(), RefusalKind::ShuttingDown);
+        }
+        other => panic!("not refused: {other:?}"),
+    }
+    let calls = desk.calls();
+    assert_eq!(calls.len(), 3);
+    for call in calls {
+        assert!(report.try_recv().is_err(), "a turn is left");
+        match &call.body {
+            Body::Unbook(unbook) => ids.push(unbook.trace.after.to_vec()),
+            other => panic!("{other:?}"),
+        }
+        desk.answer(call, &[1, 0]);
+    }
+    assert_eq!(ids, [b"after 3", b"after 2", b"after 4"]);
+    report.try_recv().expect("all is done");
 }
 
 #[test]

@@ -36,7 +36,7 @@ fn a_try_that_finds_it_held_is_refused_and_leaves_nothing() {
     assert_eq!(refusal.kind(), RefusalKind::Busy);
     assert_eq!(refusal.retry_after(), Some(Duration::from_millis(700)));
     assert_eq!(refusal.position(), Some(3));
-    assert!(desk.core.is_idle());
+    assert!(desk.core.is_idle(desk.now()));
     assert!(!desk.core.wants_inbox(), "a try listens to nothing");
 }
 
@@ -55,7 +55,7 @@ fn without_a_server_a_call_fails_when_its_time_is_up_and_nothing_is_left() {
     assert!(is_open(&mut bounded));
     desk.pass(500);
     assert_eq!(failed(&mut bounded), BackendErrorKind::Unreachable);
-    assert!(desk.core.is_idle());
+    assert!(desk.core.is_idle(desk.now()));
 }
 
 #[test]

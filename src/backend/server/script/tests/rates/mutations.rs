@@ -3,7 +3,7 @@
 use proptest::strategy::{Strategy, ValueTree};
 use proptest::test_runner::{Config, TestRng, TestRunner};
 
-use super::property::{run, steps, worlds};
+use super::property::{Calls, run, steps, worlds};
 use super::rig::{Rig, script};
 use crate::backend::server::script::tests::support::Server;
 
@@ -17,14 +17,19 @@ const MUTATIONS: &[(&str, &str, &str)] = &[
     ),
     (
         "quick: whatever the interval",
-        "method == \"g\" and counted == interval and",
-        "method == \"g\" and",
+        "if counted == interval and at <= us",
+        "if at <= us",
     ),
     ("quick: whatever the clock", " and at <= us then", " then"),
     (
         "quick: what is booked is overtaken",
-        "elseif #value == 27 + #id and string.sub(value, 1, 1) == \"1\"",
-        "elseif #value == 27 + #id or string.sub(value, 1, 1) == \"2\"",
+        "quotas == 1 and first.letter == \"g\" and state.booked <= state.at",
+        "quotas == 1 and first.letter == \"g\"",
+    ),
+    (
+        "quick: of whatever quota",
+        " and string.sub(value, 21) == id then",
+        " then",
     ),
     (
         "quick: a key without TTL stays",
@@ -43,8 +48,8 @@ const MUTATIONS: &[(&str, &str, &str)] = &[
     ),
     (
         "quick: what has drained counts double",
-        "debt = math.max(drained - us, 0)",
-        "debt = drained - us",
+        "debt = math.max(at + owed - us, 0)",
+        "debt = at + owed - us",
     ),
     // GCRA.
     (
@@ -195,6 +200,11 @@ const MUTATIONS: &[(&str, &str, &str)] = &[
         "ends = math.max(ends, quota.method.ends(quota.kept))",
         "ends = ends > 0 and ends or quota.method.ends(quota.kept)",
     ),
+    (
+        "state: whose name is forgotten",
+        "first.kept.scale) .. (first.id ~= \"0\" and first.id or \"\")",
+        "first.kept.scale)",
+    ),
     // The call.
     (
         "not all or nothing",
@@ -308,7 +318,9 @@ fn each_mutation_is_found_by_some_calls() {
             for _ in 0..TRIES {
                 for world in &worlds {
                     let steps = steps(world).new_tree(&mut runner).expect("it is plain");
-                    if let Err(problem) = run(&mut rig, world, &steps.current()) {
+                    if let Err(problem) =
+                        run(&mut rig, world, &steps.current(), &mut Calls::default())
+                    {
                         return Some(format!("{}, {problem}", world.name));
                     }
                 }

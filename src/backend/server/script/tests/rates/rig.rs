@@ -1,20 +1,23 @@
-//! One subject on a server, and the same one in the model.
+//! One subject on a server, and the same one in memory and in the model.
 //!
 //! A key expires by the server's own clock and not by the given one, so here each is written for
 //! longer than a test takes, and that much is left out of account.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use redis::Value;
 
-use crate::backend::memory::rates::{Change, Outcome, State, decide};
+use crate::backend::memory::rates::{Change, Outcome, Rates, State, Unbook, decide};
 use crate::backend::server::call::take_arguments;
 use crate::backend::server::reply::{self, Trace};
 use crate::backend::server::script::Script;
 use crate::backend::server::script::tests::rig::{GIVEN_CLOCK, START_US};
 use crate::backend::server::script::tests::support::Server;
-use crate::backend::{Level, Op, Take};
+use crate::backend::{Level, Op, Take, Turns};
 use crate::rate_limit::Quotas;
+use crate::time::{self, Clock};
 
 const KEY: &str = "t:{a}:l:subject";
 /// Added to each TTL, so that no key of a test expires.
@@ -45,12 +48,57 @@ pub(super) struct Booked {
     trace: Trace,
     before: Option<State>,
     after: State,
+    in_memory: Box<Unbook>,
+}
+
+/// The backend in memory, by a clock that is read off `us`.
+struct Memory {
+    rates: Rates,
+    clock: Clock,
+    us: Arc<AtomicU64>,
+}
+
+impl Memory {
+    fn new() -> Self {
+        let us = Arc::new(AtomicU64::new(0));
+        let read = Arc::clone(&us);
+        let read = move || time::Instant::from_nanos(read.load(Ordering::Relaxed) * 1000);
+        Self {
+            rates: Rates::new(),
+            clock: Clock::made(read),
+            us,
+        }
+    }
+
+    /// Decides as the model, or tells how it differs.
+    fn take(&self, us: u64, take: &Take, outcome: &Outcome) -> Result<Option<Box<Unbook>>, String> {
+        self.us.store(us, Ordering::Relaxed);
+        let mut booked = None;
+        let taken = self.rates.take(&self.clock, KEY, take, |unbook| {
+            booked = Some(unbook);
+            Turns::default().book((), |_, _| ())
+        });
+        let same = taken.admitted == outcome.admitted
+            && taken.wait.as_micros() == u128::from(outcome.wait)
+            && taken.levels == outcome.levels;
+        if same {
+            Ok(booked)
+        } else {
+            Err(format!("in memory {take:?}: {taken:?}, not {outcome:?}"))
+        }
+    }
+
+    fn unbook(&self, us: u64, booked: Unbook) {
+        self.us.store(us, Ordering::Relaxed);
+        self.rates.unbook(&self.clock, KEY, booked);
+    }
 }
 
 pub(super) struct Rig {
     server: redis::Connection,
     sha: String,
     model: Option<State>,
+    memory: Memory,
     /// What the given clock reads.
     pub(super) us: u64,
     /// The key was stripped of its TTL, and no call has come to it since.
@@ -68,6 +116,8 @@ pub(super) struct Answer {
     pub(super) wait: u64,
     pub(super) levels: Box<[Level]>,
     pub(super) booked: Option<Booked>,
+    /// It has changed what is kept.
+    pub(super) written: bool,
 }
 
 impl Rig {
@@ -76,6 +126,7 @@ impl Rig {
             server: server.connection(),
             sha: String::new(),
             model: None,
+            memory: Memory::new(),
             us: START_US,
             stripped: false,
             asked: Instant::now(),
@@ -94,6 +145,7 @@ impl Rig {
     pub(super) fn reset(&mut self) {
         let _: Value = self.command(&["FLUSHALL"]);
         self.model = None;
+        self.memory = Memory::new();
         self.us = START_US;
         self.stripped = false;
     }
@@ -117,28 +169,35 @@ impl Rig {
             .map_err(|error| error.to_string())
     }
 
-    fn ask(&mut self, us: u64, take: &Take) -> Result<(reply::Taken, Outcome), String> {
+    fn ask(
+        &mut self,
+        us: u64,
+        take: &Take,
+    ) -> Result<(reply::Taken, Outcome, Option<Box<Unbook>>), String> {
         let value = self.eval(us, |command| take_arguments(command, take))?;
         let taken = reply::taken(&value, take).map_err(|_| format!("garbled: {value:?}"))?;
         let rules = take.quotas.rules();
         let outcome = decide(self.model.as_ref(), us, take.op, take.cost, rules);
-        Ok((taken, outcome))
+        let booked = self.memory.take(us, take, &outcome)?;
+        Ok((taken, outcome, booked))
     }
 
     /// Whether the call would be admitted at another time; nothing is changed by that.
     pub(super) fn would(&mut self, us: u64, cost: u32, quotas: &Quotas) -> Result<bool, String> {
         let take = take(Op::Peek, cost, quotas);
         match self.ask(us, &take)? {
-            (reply::Taken::Decided { admitted, .. }, outcome) if admitted == outcome.admitted => {
+            (reply::Taken::Decided { admitted, .. }, outcome, _)
+                if admitted == outcome.admitted =>
+            {
                 Ok(admitted)
             }
-            (taken, outcome) => Err(format!("{take:?} at {us}: {taken:?}, not {outcome:?}")),
+            (taken, outcome, _) => Err(format!("{take:?} at {us}: {taken:?}, not {outcome:?}")),
         }
     }
 
     pub(super) fn call(&mut self, op: Op, cost: u32, quotas: &Quotas) -> Result<Answer, String> {
         let take = take(op, cost, quotas);
-        let (taken, outcome) = self.ask(self.us, &take)?;
+        let (taken, outcome, in_memory) = self.ask(self.us, &take)?;
         let reply::Taken::Decided {
             admitted,
             wait,
@@ -159,19 +218,22 @@ impl Rig {
             ));
         }
         let before = self.model.clone();
+        let written = outcome.change != Change::None;
         self.follow(outcome.change)?;
-        let booked = trace.map(|trace| Booked {
+        let booked = trace.zip(in_memory).map(|(trace, in_memory)| Booked {
             at: self.us + wait_us,
             cost,
             trace,
             before,
             after: self.model.clone().expect("a turn is booked"),
+            in_memory,
         });
         Ok(Answer {
             admitted,
             wait: wait_us,
             levels,
             booked,
+            written,
         })
     }
 
@@ -181,8 +243,10 @@ impl Rig {
             trace,
             before,
             after,
+            in_memory,
             ..
         } = booked;
+        self.memory.unbook(self.us, *in_memory);
         self.eval(self.us, |command| {
             command
                 .arg("u")

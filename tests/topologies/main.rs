@@ -1,0 +1,15 @@
+//! Gates on more than one server: a master that sentinels watch over.
+//!
+//! Each test starts servers of its own, and takes seconds: they are ignored unless
+//! `scripts/test --topologies` asks for them.
+
+#[path = "../behavior/common.rs"]
+#[allow(dead_code, reason = "each test binary uses its own part")]
+mod common;
+#[path = "../behavior/leftovers.rs"]
+#[allow(dead_code, reason = "each test binary uses its own part")]
+mod leftovers;
+#[path = "../support/mod.rs"]
+mod support;
+
+mod sentinel;
