@@ -22,7 +22,7 @@ pub(crate) struct Group {
     pub(crate) run: fn(&mut Report),
 }
 
-pub(crate) const GROUPS: [Group; 9] = [
+pub(crate) const GROUPS: [Group; 10] = [
     uncontended::GROUP,
     handoff::GROUP,
     semaphore::GROUP,

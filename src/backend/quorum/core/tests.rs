@@ -14,6 +14,7 @@ use crate::backend::quorum::call::Mode;
 use crate::backend::{Acquire, Terms, Wait};
 use crate::key::{Kind, Prefix};
 use crate::lease::{LeaseMode, LeaseState};
+use crate::time::Delay;
 
 const MS: u64 = 1_000_000;
 const TTL: Duration = Duration::from_millis(500);
@@ -263,7 +264,8 @@ struct World {
     late: Vec<(usize, Request)>,
     pushes: Vec<(usize, Token)>,
     tasks: Vec<Task>,
-    released: (Release<(usize, Token)>, Released<(usize, Token)>),
+    given: Release<(usize, Token)>,
+    released: Released<(usize, Token)>,
     last_token: u128,
     last_fence: u64,
     fences: HashSet<u64>,
@@ -288,6 +290,7 @@ impl World {
             Kind::Semaphore
         };
         let resource = Resource::named(&Prefix::default(), kind, &"a".into(), None);
+        let (given, released) = channel();
         let mut world = Self {
             now: Instant::from_nanos(START),
             limit,
@@ -304,7 +307,8 @@ impl World {
             late: Vec::new(),
             pushes: Vec::new(),
             tasks: Vec::new(),
-            released: channel(),
+            given,
+            released,
             last_token: 0,
             last_fence: 0,
             fences: HashSet::new(),
@@ -383,14 +387,15 @@ impl World {
 
     fn ask(&mut self, process: usize, wait: Wait) {
         self.last_token += 1;
-        let token = Token::of(self.last_token << 64 | self.last_token * 0x9E37_79B9);
+        let token = Token::of((self.last_token << 64) | (self.last_token * 0x9E37_79B9));
         let (sender, answer) = oneshot::channel();
-        let home = Home(std::sync::Mutex::new(self.released.0.clone()), process);
+        let home = Home(std::sync::Mutex::new(self.given.clone()), process);
         let terms = Terms {
             weight: 1,
             limit: self.limit,
             ttl: Ttl::new(TTL).expect("in range"),
             mode: LeaseMode::Renewed,
+            delay: Delay::default(),
             wait,
             max_waiters: 100,
             bridge: None,
@@ -459,7 +464,7 @@ impl World {
     }
 
     fn take_back(&mut self) {
-        while let Ok((process, token)) = self.released.1.try_recv() {
+        while let Ok((process, token)) = self.released.try_recv() {
             let release = Command::Release {
                 token,
                 answer: None,
@@ -528,13 +533,12 @@ impl World {
             Step::LosePush(at) if !self.pushes.is_empty() => {
                 self.pushes.swap_remove(at as usize % self.pushes.len());
             }
-            Step::Late(_) | Step::LosePush(_) => {}
             Step::Lock(a) => self.ask(a as usize % processes, Wait::Unbounded),
             Step::Try(a) => self.ask(a as usize % processes, Wait::No),
             Step::Drop(at) if !self.tasks.is_empty() => {
                 self.give_back(at as usize % self.tasks.len());
             }
-            Step::Drop(_) => {}
+            Step::Late(_) | Step::LosePush(_) | Step::Drop(_) => {}
         }
         self.take_back();
         self.look();
