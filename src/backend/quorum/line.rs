@@ -325,7 +325,9 @@ enum Served {
 /// Reads what a server tells of itself; what it may not tell counts as the worse.
 fn arrival(us: u64, evicts: Option<String>, told: &[Value]) -> Arrival {
     let field = |at: usize, name: &str| link::field(told.get(at)?, name);
-    let uptime = field(0, "uptime_in_seconds:").and_then(|text| text.parse().ok());
+    let uptime = field(0, "uptime_in_seconds:").and_then(|text| text.parse::<u64>().ok());
+    // It counts the seconds that have begun on the wall clock: up to one too many.
+    let uptime = uptime.map(|seconds| seconds.saturating_sub(1));
     let appends = field(1, "aof_enabled:") == Some("1");
     let always = told.get(2).is_some_and(|answer| {
         let answer: redis::RedisResult<std::collections::HashMap<String, String>> =
