@@ -198,6 +198,8 @@ pub(super) struct Core {
     takers: HashMap<u64, Taker>,
     last_taker: u64,
     turns: Turns<Booked>,
+    /// Turns that are to be given back when no take is under way, in the order of their booking.
+    refused: Vec<Booked>,
     unbookings: HashMap<u64, Unbooking>,
     last_unbooking: u64,
     timers: Timers<Due>,
@@ -235,6 +237,7 @@ impl Core {
             takers: HashMap::new(),
             last_taker: 0,
             turns: Turns::default(),
+            refused: Vec::new(),
             unbookings: HashMap::new(),
             last_unbooking: 0,
             timers: Timers::default(),
@@ -260,7 +263,10 @@ impl Core {
 
     /// Whether nothing is left to be done for anybody.
     pub(super) fn is_idle(&self, now: Instant) -> bool {
-        self.all_rest(now) && self.takers.is_empty() && self.unbookings.is_empty()
+        self.all_rest(now)
+            && self.takers.is_empty()
+            && self.refused.is_empty()
+            && self.unbookings.is_empty()
     }
 
     /// Whether all that is left is what the server ends by itself, after a delay.
