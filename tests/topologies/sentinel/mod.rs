@@ -4,6 +4,7 @@ mod credentials;
 mod failover;
 mod pools;
 mod sentinels;
+mod tls;
 
 use std::time::{Duration, Instant};
 

@@ -33,10 +33,10 @@ impl Lost {
     pub(super) fn of_sentinel(error: RedisError) -> Self {
         let Trouble { kind, cause, .. } = Trouble::of(error);
         let (kind, what) = match kind {
-            BackendErrorKind::Unauthenticated | BackendErrorKind::NotPermitted => {
-                (kind, What::Answers)
-            }
-            // Neither a password nor a name that is wrong, so whether others answer is what counts.
+            BackendErrorKind::Unauthenticated
+            | BackendErrorKind::NotPermitted
+            | BackendErrorKind::Untrusted => (kind, What::Answers),
+            // Nothing that is wrong with what was set, so whether others answer is what counts.
             _ => (BackendErrorKind::Unreachable, What::Silent),
         };
         Self { kind, cause, what }
@@ -117,6 +117,11 @@ impl fmt::Display for Lost {
                 f,
                 "the sentinels refuse the credentials ({cause}); check the user and password for \
                  the sentinels, which are not those of the data nodes"
+            ),
+            (What::Answers, BackendErrorKind::Untrusted) => write!(
+                f,
+                "no TLS connection to the sentinels could be agreed on ({cause}); see what \
+                 `Tls` trusts and shows, which is the same for them and for the data nodes"
             ),
             (What::Answers, BackendErrorKind::NotPermitted) => write!(
                 f,

@@ -175,7 +175,8 @@ impl Sentinels {
     ) -> Result<(ConnectionInfo, Term), RedisError> {
         let mut view = self.view.subscribe();
         let round = self.ask(settings);
-        let mut patience = Instant::now() + settings.connect_timeout;
+        // Each of them has the time of a connection, and then says itself what came of it.
+        let mut patience = Instant::now() + settings.connect_timeout + GRACE;
         let mut is_answered = false;
         loop {
             {
