@@ -3,6 +3,9 @@
 mod credentials;
 mod failover;
 mod pools;
+mod preloaded;
+mod processes;
+mod replicas;
 mod sentinels;
 mod tls;
 
