@@ -41,7 +41,7 @@ fn denied(rig: &ServerRig) -> Vec<String> {
     let entries: Vec<Vec<Value>> = ask(&mut rig.server.connection(), &["ACL", "LOG"]);
     let texts = entries.into_iter().map(|entry| format!("{entry:?}"));
     texts
-        .filter(|text| !text.contains("client|setinfo") && !text.contains("'client'"))
+        .filter(|text| !text.contains("client|setinfo") && !text.contains("'\"client\"'"))
         .collect()
 }
 
