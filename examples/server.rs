@@ -42,7 +42,7 @@
 //!
 //! | variable | meaning | default |
 //! | --- | --- | --- |
-//! | `REDIS_URL` | the server that all instances share, `rediss://` for TLS, or its sentinels (`redis+sentinel://…`); set but empty is an error | none: in memory |
+//! | `REDIS_URL` | the server that all instances share, `rediss://` for TLS, its sentinels (`redis+sentinel://…`), or the nodes of a cluster (`redis+cluster://…`); set but empty is an error | none: in memory |
 //! | `SSL_CERT_FILE` | at a `rediss://` address, the CA to trust, in PEM | the system's |
 //! | `PORT` | where to listen; 0 picks a free port | 3000 |
 //! | `CAP` | how many reports, and how many streams, may be at work at once | 4 |

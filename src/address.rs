@@ -4,6 +4,8 @@ use std::fmt;
 
 use redis::{ConnectionAddr, ConnectionInfo, IntoConnectionInfo, RedisError};
 
+#[cfg(feature = "cluster")]
+use crate::backend::server::Seeds;
 use crate::backend::server::Source;
 use crate::error::ConfigError;
 #[cfg(feature = "sentinel")]
@@ -55,6 +57,21 @@ impl IntoAddress for &str {
             return Err(ConfigError::new(
                 "url",
                 "sentinels need the crate's feature `sentinel`",
+            ));
+        }
+        #[cfg(feature = "cluster")]
+        if Seeds::is_url(self) {
+            let source = Source::Cluster(Seeds::parse(self)?);
+            return Ok(Address { source });
+        }
+        #[cfg(not(feature = "cluster"))]
+        if self
+            .split_once("://")
+            .is_some_and(|(scheme, _)| scheme.ends_with("+cluster"))
+        {
+            return Err(ConfigError::new(
+                "url",
+                "a cluster needs the crate's feature `cluster`",
             ));
         }
         server(self)

@@ -74,28 +74,24 @@ impl IntoFuture for Check {
 /// }
 /// # Ok(()) }
 /// ```
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub struct Report {
-    server: Option<Server>,
+    /// None where gates are in memory, which no server could be unfit for.
+    servers: Vec<Server>,
     findings: Vec<Finding>,
 }
 
 impl Report {
-    pub(crate) fn new(server: Server, mut findings: Vec<Finding>) -> Self {
+    /// Adds what was found at a server, as far as it was not found at another.
+    pub(crate) fn add(&mut self, server: Server, findings: Vec<Finding>) {
+        self.servers.push(server);
+        for finding in findings {
+            if !self.findings.contains(&finding) {
+                self.findings.push(finding);
+            }
+        }
         // Stable, so that findings of one severity stay in the order in which they came up.
-        findings.sort_by_key(Finding::severity);
-        Self {
-            server: Some(server),
-            findings,
-        }
-    }
-
-    /// Gates in memory: there is no server that could be unfit.
-    pub(crate) const fn in_memory() -> Self {
-        Self {
-            server: None,
-            findings: Vec::new(),
-        }
+        self.findings.sort_by_key(Finding::severity);
     }
 
     /// Whether there is no [`Problem`](Severity::Problem).
@@ -116,18 +112,29 @@ impl Report {
         self.findings.iter().filter(problem)
     }
 
-    /// What is known of the server; `None` of gates in memory.
+    /// What is known of the server, or of the first of several; `None` of gates in memory.
     #[must_use]
     pub fn server(&self) -> Option<&Server> {
-        self.server.as_ref()
+        self.servers.first()
+    }
+
+    /// What is known of each server: of a cluster, the masters.
+    #[must_use]
+    pub fn servers(&self) -> &[Server] {
+        &self.servers
     }
 }
 
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match &self.server {
-            Some(server) => server.fmt(f)?,
-            None => f.write_str("gates in this process' memory")?,
+        if self.servers.is_empty() {
+            f.write_str("gates in this process' memory")?;
+        }
+        for (number, server) in self.servers.iter().enumerate() {
+            if number > 0 {
+                f.write_str("\n")?;
+            }
+            server.fmt(f)?;
         }
         for finding in &self.findings {
             write!(f, "\n{}: {finding}", finding.severity())?;

@@ -20,7 +20,7 @@ use crate::error::ConfigError;
 use crate::token::Instance;
 
 /// How many slots a cluster has.
-const SLOTS: usize = 16_384;
+pub(crate) const SLOTS: usize = 16_384;
 /// How many of them one of our tags stands for.
 const SLOTS_PER_TAG: usize = SLOTS / 256;
 /// What is longer than this is replaced by its beginning and a digest. The lengths differ, so that
@@ -191,6 +191,16 @@ impl Tag {
         &TAGS[usize::from(self.0)]
     }
 
+    /// The slot that it stands for.
+    pub(crate) const fn slot(self) -> u16 {
+        self.0
+    }
+
+    /// The one of a slot, which is less than [`SLOTS`].
+    pub(crate) fn of_slot(slot: u16) -> Self {
+        Self(slot % SLOTS as u16)
+    }
+
     /// Which of so many connections carries it. By its stripe: of the tags that named gates have,
     /// every number is a multiple of 32, which two and four connections would not part.
     pub(crate) fn link(self, links: usize) -> usize {
@@ -204,7 +214,7 @@ impl Tag {
     }
 
     /// The tag in the slot of a key that somebody else has named.
-    fn of_key(key: &str) -> Self {
+    pub(crate) fn of_key(key: &str) -> Self {
         let tagged = key
             .split_once('{')
             .and_then(|(_, rest)| rest.split_once('}'))
@@ -338,6 +348,11 @@ impl Prefix {
         format!("{}:probe", self.0)
     }
 
+    /// The same, in the slot of a tag.
+    pub(crate) fn probe_at(&self, tag: Tag) -> String {
+        format!("{}:{{{}}}:probe", self.0, tag.text())
+    }
+
     /// A key that is written to for the sake of writing: it says nothing.
     pub(crate) fn acknowledged(&self) -> String {
         format!("{}:acknowledged", self.0)
@@ -361,6 +376,11 @@ impl Prefix {
     /// The channel on which `instance` is told of its grants.
     pub(crate) fn inbox(&self, instance: &Instance) -> String {
         format!("{}{}", self.inbox_channels(), instance.as_str())
+    }
+
+    /// The channel on which it is told of those under a tag, where each tag has its own.
+    pub(crate) fn shard_inbox(&self, instance: &Instance, tag: Tag) -> String {
+        format!("{}:{{{}}}", self.inbox(instance), tag.text())
     }
 }
 
@@ -456,7 +476,9 @@ impl Resource {
         let name = probe_name(instance);
         let gate = "check".into();
         if kind == Kind::Exact {
-            let key = format!("{}:{name}", prefix.0);
+            // In one slot with the others, so that one node of a cluster has all.
+            let (tag, _) = path(&name, None);
+            let key = format!("{}:{{{}}}:{name}", prefix.0, tag.text());
             let mut place = Self::exact(prefix, &key, &gate);
             place.released = None;
             return place;

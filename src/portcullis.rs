@@ -237,7 +237,7 @@ impl fmt::Debug for Portcullis {
 ///
 /// | setting | unit and range | default |
 /// | --- | --- | --- |
-/// | [`url`](Self::url) | `redis://`, `rediss://` (feature `tls`), `unix://`, `redis+sentinel://` (feature `sentinel`) | `redis://127.0.0.1/` |
+/// | [`url`](Self::url) | `redis://`, `rediss://` (feature `tls`), `unix://`, `redis+sentinel://` (feature `sentinel`), `redis+cluster://` (feature `cluster`) | `redis://127.0.0.1/` |
 #[cfg_attr(
     feature = "tls",
     doc = "| [`tls`](Self::tls) | certificates in PEM | the CAs that the system trusts, no certificate of our own |"
@@ -272,11 +272,18 @@ impl Builder {
     /// | `redis://name:word@host/`, `redis://:word@host/` | user and password, or only a password |
     /// | `…?protocol=resp3` | the protocol from Redis 6 on, in place of the one that all speak |
     /// | `redis+sentinel://host:port,host2:port/service/db` | sentinels that name the server (feature `sentinel`), as a `Sentinel` does |
+    /// | `redis+cluster://host:port,host2:port`, `rediss+cluster://…` | a cluster, by some of its nodes (feature `cluster`) |
     ///
     /// The port is 6379, that of a sentinel 26379, and the database 0 where none is named. What is
     /// not a letter or a digit in a name or a password is written `%XX`. Processes share gates only if they use the same
     /// database; another than 0 needs the right to `SELECT`. The protocol makes no difference to
     /// gates: pushes come over both. `#insecure` behind a `rediss://` address is refused.
+    ///
+    /// Name several nodes of a cluster, since any may be away when the handle is first used; the
+    /// others are found. All are connected to with the same credentials, and each master has its own
+    /// [`connections`](Self::connections). A gate is on one node with all that belongs to it, and
+    /// gates are spread over all by their names. After a master was replaced, and while a slot moves,
+    /// calls wait as long as they would for a server that does not serve.
     pub fn url(mut self, server: impl IntoAddress) -> Self {
         match server.into_address() {
             Ok(address) => self.source = Some(address.source),

@@ -21,9 +21,9 @@ use std::fmt;
 
 use crate::backend::server::Script;
 
-/// All that a handle may run.
+/// All that a handle may run, on a server or on a node of a cluster.
 pub fn all() -> impl Iterator<Item = ServerScript> {
-    Script::all().map(ServerScript)
+    Script::each().map(ServerScript)
 }
 
 /// One script.

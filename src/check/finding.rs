@@ -38,7 +38,7 @@ pub enum Finding {
     },
     /// It is a replica, which takes no writes.
     Replica,
-    /// It is a node of a cluster, which is not supported yet.
+    /// It is a node of a cluster, and the handle was given it as the only server.
     Cluster,
     /// It is older than Redis 6.2.
     #[non_exhaustive]
@@ -180,8 +180,7 @@ impl fmt::Display for Finding {
                 "the server is a replica and takes no writes; name the address of its master",
             ),
             Self::Cluster => f.write_str(
-                "the server is a node of a cluster, which is not supported yet; name one that is \
-                 none",
+                "the server is a node of a cluster; give the address of the cluster, redis+cluster://",
             ),
             Self::TooOld { version } => write!(
                 f,
@@ -288,7 +287,11 @@ fn without(rule: &str, severity: Severity) -> &'static str {
         "+eval" | "+script|load" if severity == Severity::Problem => {
             "without either of `+eval` and `+script|load` no script gets to the server"
         }
-        "+publish" | "+subscribe" => "waiters ask again every 100 to 250 ms",
+        "+cluster|nodes" => "a master that was replaced may be believed for a moment",
+        "+asking" => "rate limits are not told while their slot moves",
+        "+publish" | "+subscribe" | "+spublish" | "+ssubscribe" => {
+            "waiters ask again every 100 to 250 ms"
+        }
         "+ping" => "each look after a silent subscription leaves a line in its ACL LOG",
         "+unsubscribe" => "a subscription to the channel of a key is never ended",
         "+eval" => "calls may fail for a moment after a SCRIPT FLUSH",

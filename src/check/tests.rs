@@ -8,6 +8,12 @@ use crate::snapshot;
 
 const TEXTS: &str = "src/check/texts.txt";
 
+fn of_one(findings: Vec<Finding>) -> Report {
+    let mut report = Report::default();
+    report.add(Server::default(), findings);
+    report
+}
+
 fn findings() -> Vec<Finding> {
     let right = |rule: &str, severity| Finding::MissingRight {
         rule: rule.to_owned(),
@@ -122,21 +128,21 @@ fn reports_read_as_was_agreed_upon() {
     for server in servers() {
         let _ = writeln!(text, "{server}");
     }
-    let report = Report::new(Server::default(), findings());
-    let _ = writeln!(text, "\n{report}\n\n{}", Report::in_memory());
-    let unfit = ConnectError::Unfit(Report::new(Server::default(), vec![Finding::Replica]));
+    let report = of_one(findings());
+    let _ = writeln!(text, "\n{report}\n\n{}", Report::default());
+    let unfit = ConnectError::Unfit(of_one(vec![Finding::Replica]));
     let _ = writeln!(text, "\n{unfit}");
     snapshot::assert(TEXTS, &text);
 }
 
 #[test]
 fn the_worst_stands_first_and_only_problems_make_a_server_unfit() {
-    let report = Report::new(Server::default(), findings());
+    let report = of_one(findings());
     assert!(!report.is_ok());
     assert!(report.findings().is_sorted_by_key(Finding::severity));
     assert!(Severity::Problem < Severity::Warning && Severity::Warning < Severity::Note);
     let mild = findings()
         .into_iter()
         .filter(|finding| finding.severity() != Severity::Problem);
-    assert!(Report::new(Server::default(), mild.collect()).is_ok());
+    assert!(of_one(mild.collect()).is_ok());
 }

@@ -156,3 +156,8 @@ behaviors!(
     crate::rig::UrlRig,
     [ignore = "`scripts/test --servers own` names the server"]
 );
+behaviors!(
+    on_a_cluster,
+    crate::rig::ClusterRig,
+    [ignore = "it starts a cluster"]
+);

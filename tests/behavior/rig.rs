@@ -9,7 +9,7 @@ use portcullis::{Builder, Portcullis};
 use crate::common::LIMIT;
 use crate::leftovers::{leftovers, leftovers_under};
 use crate::support::sentinel::{Fleet, Sentinel};
-use crate::support::{Server, wait_for};
+use crate::support::{Cluster, Server, wait_for};
 
 /// A fresh place where gates live, of one test's own.
 pub(crate) trait Rig: Sized {
@@ -67,17 +67,49 @@ impl Rig for ServerRig {
     }
 
     async fn settled(&self) {
-        let mut connection = self.server.connection();
-        let mut left = Vec::new();
-        wait_for("nothing is left", LIMIT, async || {
-            let now = leftovers(&mut connection);
-            if now != left {
-                left = now;
-                eprintln!("left: {left:#?}");
-            }
-            left.is_empty()
-        })
-        .await;
+        until_nothing_is_left(&self.server).await;
+    }
+}
+
+async fn until_nothing_is_left(server: &Server) {
+    let mut connection = server.connection();
+    let mut left = Vec::new();
+    wait_for("nothing is left", LIMIT, async || {
+        let now = leftovers(&mut connection);
+        if now != left {
+            left = now;
+            eprintln!("left: {left:#?}");
+        }
+        left.is_empty()
+    })
+    .await;
+}
+
+/// A cluster of three masters.
+pub(crate) struct ClusterRig {
+    cluster: Cluster,
+}
+
+impl Rig for ClusterRig {
+    fn start() -> Self {
+        Self {
+            cluster: Cluster::start_and_block(3, 0),
+        }
+    }
+
+    fn handle_with_prefix(&self, prefix: &str) -> Portcullis {
+        let builder = Portcullis::builder().url(self.cluster.url());
+        builder
+            .prefix(prefix)
+            .command_timeout(Duration::from_secs(2))
+            .build()
+            .expect("a valid configuration")
+    }
+
+    async fn settled(&self) {
+        for node in &self.cluster.nodes {
+            until_nothing_is_left(node).await;
+        }
     }
 }
 

@@ -11,6 +11,7 @@
 
 mod alone;
 mod clock;
+mod cluster;
 mod frames;
 pub(crate) mod history;
 mod poll;
@@ -24,6 +25,7 @@ mod wait;
 pub(crate) use self::{
     alone::{alone, in_use, is_slow, resident},
     clock::FakeClock,
+    cluster::Cluster,
     history::{History, Hold, Wait},
     poll::{poll_k_times, poll_k_times_and_wake},
     process::{Other, my_role, say, signal},

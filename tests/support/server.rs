@@ -50,6 +50,12 @@ impl Server {
         Self::launch(&[], Some(clock.clone()))
     }
 
+    /// Starts one that may become a node of a cluster: its second port, ten thousand above the first,
+    /// must stay below those that the system gives to whoever asks.
+    pub(crate) fn start_node(options: &[&str]) -> Self {
+        Self::launch_at(free_pair_of_ports, options, None)
+    }
+
     /// Starts one that may have replicas, which are not kept waiting for others to join them.
     pub(crate) fn start_master() -> Self {
         Self::start_with(&["--repl-diskless-sync-delay", "0"])
@@ -93,6 +99,10 @@ impl Server {
     }
 
     fn launch(options: &[&str], clock: Option<FakeClock>) -> Self {
+        Self::launch_at(free_port, options, clock)
+    }
+
+    fn launch_at(free_port: fn() -> u16, options: &[&str], clock: Option<FakeClock>) -> Self {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let number = COUNT.fetch_add(1, Ordering::Relaxed);
         let folder =
@@ -281,6 +291,23 @@ pub(super) fn free_port() -> u16 {
         .local_addr()
         .expect("a bound socket has an address")
         .port()
+}
+
+/// A free port, of which the one that lies ten thousand above is free too, and not one that the system
+/// gives away.
+fn free_pair_of_ports() -> u16 {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    // Each process begins elsewhere.
+    let start = std::process::id().wrapping_mul(7919);
+    for _ in 0..12_000 {
+        let step = NEXT.fetch_add(1, Ordering::Relaxed);
+        let port = 10_700 + (start.wrapping_add(step) % 12_000) as u16;
+        let free = |port| TcpListener::bind(("127.0.0.1", port)).is_ok();
+        if free(port) && free(port + 10_000) {
+            return port;
+        }
+    }
+    panic!("no two free ports that lie ten thousand apart");
 }
 
 /// Starts a server and waits until it is this one that answers on `port`.

@@ -1,4 +1,4 @@
-//! Gates on more than one server: a master that sentinels watch over.
+//! Gates on more than one server: a master that sentinels watch over, a cluster.
 //!
 //! Each test starts servers of its own, and takes seconds: they are ignored unless
 //! `scripts/test --topologies` asks for them.
@@ -18,4 +18,5 @@ mod place;
 #[path = "../support/mod.rs"]
 mod support;
 
+mod cluster;
 mod sentinel;

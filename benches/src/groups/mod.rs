@@ -1,5 +1,6 @@
 //! What is compared.
 
+mod cluster;
 mod handoff;
 mod layer_overhead;
 mod memory_backend;
@@ -21,7 +22,7 @@ pub(crate) struct Group {
     pub(crate) run: fn(&mut Report),
 }
 
-pub(crate) const GROUPS: [Group; 9] = [
+pub(crate) const GROUPS: [Group; 10] = [
     uncontended::GROUP,
     handoff::GROUP,
     semaphore::GROUP,
@@ -30,6 +31,7 @@ pub(crate) const GROUPS: [Group; 9] = [
     layer_overhead::GROUP,
     memory_backend::GROUP,
     outage::GROUP,
+    cluster::GROUP,
     scale::GROUP,
 ];
 

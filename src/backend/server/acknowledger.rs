@@ -17,6 +17,7 @@ use super::driver::Event;
 use super::link;
 use super::origin::{Origin, Reached, Term};
 use super::reply::Failure;
+use super::script::Publish;
 use super::{Replicas, Settings};
 use crate::error::BackendErrorKind;
 use crate::key::Prefix;
@@ -98,7 +99,8 @@ impl Acknowledger {
         let (origin, settings) = (Arc::clone(&self.origin), self.settings.clone());
         let probe = self.prefix.probe();
         // In a task of its own: a panic in somebody's resolver or pool must not end the attempts.
-        let attempt = tokio::spawn(async move { link::connect(&origin, &settings, &probe).await });
+        let attempt =
+            tokio::spawn(async move { link::connect(&origin, &settings, &probe, false).await });
         match attempt.await {
             Ok(Ok(fresh)) => Ok(Reached {
                 connection: fresh.connection,
@@ -166,8 +168,11 @@ impl Acknowledger {
     ) -> Result<Vec<Value>, Failure> {
         let mut pipeline = Pipeline::with_capacity(calls.len() + 3);
         for call in calls {
-            tracing::trace!(script = call.script().name, "call to be acknowledged");
-            pipeline.add_command(call.command(whole, &self.instance, names));
+            tracing::trace!(
+                script = call.script(Publish::Plain).name,
+                "call to be acknowledged"
+            );
+            pipeline.add_command(call.command(Publish::Plain, whole, &self.instance, names));
         }
         // From Redis 7.2 on a wait covers only what was written before the last write of its own
         // connection; and a renewal that finds its lease long enough writes nothing. The second of

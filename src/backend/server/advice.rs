@@ -94,6 +94,17 @@ pub(super) fn on_answer(kind: BackendErrorKind, error: Option<&RedisError>) -> C
         (BackendErrorKind::NotServing, "ERR") => {
             "the server takes no more clients; raise its maxclients, or let fewer connect"
         }
+        (BackendErrorKind::NotServing, "CLUSTERDOWN") => {
+            "the cluster does not serve this gate's slot (CLUSTERDOWN); unless a failover is under \
+             way, see whether all slots have a master"
+        }
+        (BackendErrorKind::NotServing, code @ ("TRYAGAIN" | "ASK" | "MOVED")) => {
+            return format!(
+                "this gate's slot is on its way to another node ({code}); let calls wait until it \
+                 is there"
+            )
+            .into();
+        }
         (BackendErrorKind::NotServing, code) => {
             return format!("the server can't serve now ({code}); see its log").into();
         }
@@ -122,10 +133,12 @@ pub(super) fn on_answer(kind: BackendErrorKind, error: Option<&RedisError>) -> C
             "the server does not know a command that is needed; is it Redis 6.2 or later, or Valkey, \
              with no command renamed?"
         }
+        (BackendErrorKind::Unsupported, "NOCLUSTER") => {
+            "the server is no cluster's node; leave `+cluster` out of its address"
+        }
         (BackendErrorKind::Unsupported, code) => {
             return format!(
-                "the server is a node of a cluster ({code}), which is not supported; name a server \
-                 that is none"
+                "the server is a node of a cluster ({code}); give the address of the cluster, redis+cluster://"
             )
             .into();
         }

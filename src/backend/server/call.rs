@@ -7,7 +7,7 @@ use std::time::Duration;
 use redis::Cmd;
 
 use super::reply::Trace;
-use super::script::{Script, Verb};
+use super::script::{Publish, Script, Verb};
 use crate::backend::{self, Op, Terms};
 use crate::key::{Kind, Prefix, Resource, Shared, Subject, Tag};
 use crate::rate_limit::{Id, Method};
@@ -120,18 +120,24 @@ impl Call {
         matches!(&self.body, Body::Renew(renew) if renew.acknowledged)
     }
 
-    pub(super) fn script(&self) -> &'static Script {
+    pub(super) fn script(&self, publish: Publish) -> &'static Script {
         match &self.body {
-            Body::Acquire(ask) => Script::get(ask.resource.kind, Verb::Acquire),
-            Body::End(end) => Script::get(end.resource.kind, Verb::End),
-            Body::Renew(renew) => Script::get(renew.kind, Verb::Renew),
+            Body::Acquire(ask) => Script::get(ask.resource.kind, Verb::Acquire, publish),
+            Body::End(end) => Script::get(end.resource.kind, Verb::End, publish),
+            Body::Renew(renew) => Script::get(renew.kind, Verb::Renew, publish),
             Body::Take(_) | Body::Unbook(_) => Script::take(),
         }
     }
 
     /// The command for the server: by hash, or whole where the server does not know the script.
-    pub(super) fn command(&self, whole: bool, instance: &Instance, names: &mut Names) -> Cmd {
-        let script = self.script();
+    pub(super) fn command(
+        &self,
+        publish: Publish,
+        whole: bool,
+        instance: &Instance,
+        names: &mut Names,
+    ) -> Cmd {
+        let script = self.script(publish);
         let mut cmd = Cmd::with_capacity(20, 600);
         let shared = names.of(self.tag());
         if whole {

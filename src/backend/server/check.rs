@@ -22,15 +22,18 @@ use tokio::time::timeout;
 use self::info::Info;
 use super::advice::Denied;
 use super::call::Names;
+use super::cluster::asking::{ask_all, masters};
 use super::core::failing::{Progress, Stage};
+use super::link;
 use super::origin::Origin;
 use super::reply::Failure;
 use super::reply::failure::Trouble;
+use super::script::Publish;
 use super::{Settings, reply};
 use crate::backend::CheckAnswer;
 use crate::check::{Finding, Persistence, Report, Role, Server, Severity};
 use crate::error::{BackendError, BackendErrorKind};
-use crate::key::{Kind, Prefix, Resource};
+use crate::key::{Kind, Prefix, Resource, Tag};
 use crate::time::Instant;
 use crate::token::Instance;
 
@@ -40,6 +43,8 @@ const KEEP: Duration = Duration::from_secs(5);
 const NONSENSE: &str = "an answer that it never gives";
 /// How many round trips are measured.
 const ROUND_TRIPS: usize = 5;
+/// How many names are made up to find one in a master's slots.
+const DRAWS: usize = 2_000;
 
 /// A look that somebody asked for.
 #[derive(Debug)]
@@ -110,21 +115,70 @@ impl Inspector {
     }
 
     async fn look(self, exact: &[String]) -> Result<Report, BackendError> {
-        let Ok(instance) = Instance::draw() else {
-            let text = "the system gives no random numbers, so no names can be made up";
-            return Err(BackendError::new(BackendErrorKind::Refused, text, None));
+        let mut report = Report::default();
+        let Some(seeds) = self.origin.seeds().cloned() else {
+            let (server, findings) = self.look_at_one(exact, false, |_| true).await?;
+            report.add(server, findings);
+            return Ok(report);
         };
         let began = Instant::now();
+        let map = ask_all(&seeds, &self.settings).await;
+        let map = map.map_err(|error| self.no_connection(began, error))?;
+        for master in masters(&map) {
+            let origin = map.address(master).and_then(|node| seeds.origin(node));
+            let Some(origin) = origin else { continue };
+            let is_here = |tag: Tag| map.owner(tag.slot()) == Some(master);
+            let mut here = exact.to_vec();
+            here.retain(|key| is_here(Tag::of_key(key)));
+            let inspector = Self {
+                origin,
+                ..self.clone()
+            };
+            let (server, findings) = inspector.look_at_one(&here, true, is_here).await?;
+            report.add(server, findings);
+        }
+        Ok(report)
+    }
+
+    fn no_connection(&self, began: Instant, error: RedisError) -> BackendError {
+        progress(began, self.settings.connect_timeout).failed(Some(&Trouble::of(error)), None)
+    }
+
+    /// An instance whose keys are in a slot that the server has.
+    fn draw(&self, is_here: impl Fn(Tag) -> bool) -> Result<Instance, BackendError> {
+        let mut instance = None;
+        for _ in 0..DRAWS {
+            let Ok(drawn) = Instance::draw() else {
+                let text = "the system gives no random numbers, so no names can be made up";
+                return Err(BackendError::new(BackendErrorKind::Refused, text, None));
+            };
+            if is_here(Resource::probe(&self.prefix, Kind::Mutex, &drawn).tag) {
+                return Ok(drawn);
+            }
+            instance = Some(drawn);
+        }
+        // None of the slots that gates have is there; then all is tried elsewhere, and sent on.
+        instance.ok_or_else(BackendError::background_ended)
+    }
+
+    async fn look_at_one(
+        self,
+        exact: &[String],
+        in_cluster: bool,
+        is_here: impl Fn(Tag) -> bool,
+    ) -> Result<(Server, Vec<Finding>), BackendError> {
+        let instance = self.draw(is_here)?;
+        let began = Instant::now();
         let connection = self.origin.connect(&self.settings).await;
-        let connection = connection.map_err(|error| {
-            progress(began, self.settings.connect_timeout).failed(Some(&Trouble::of(error)), None)
-        })?;
+        let connection = connection.map_err(|error| self.no_connection(began, error))?;
         let connection = connection.connection;
         let mut survey = Survey {
             connection,
             place: Resource::probe(&self.prefix, Kind::Mutex, &instance),
             names: Names::new(self.prefix.clone()),
             asked: began,
+            in_cluster,
+            publish: Publish::Plain,
             inspector: self,
             instance,
             server_us: None,
@@ -132,13 +186,14 @@ impl Inspector {
             findings: Vec::new(),
         };
         survey.introduce().await?;
+        survey.try_cluster().await?;
         #[cfg(feature = "sentinel")]
         survey.ask_sentinels().await;
         survey.measure().await?;
         let may_eval = survey.try_commands(exact).await?;
         survey.try_scripts(may_eval).await?;
         survey.try_pushes(exact).await?;
-        Ok(Report::new(survey.server, survey.findings))
+        Ok((survey.server, survey.findings))
     }
 }
 
@@ -160,6 +215,9 @@ struct Survey {
     /// Where commands are tried.
     place: Resource,
     names: Names,
+    /// Whether it is the node of a cluster that it is meant to be.
+    in_cluster: bool,
+    publish: Publish,
     /// When the last request was sent.
     asked: Instant,
     /// The server's clock at the last look at it.
@@ -250,7 +308,9 @@ impl Survey {
             }
             (BackendErrorKind::NotServing, "CLUSTERDOWN" | "TRYAGAIN")
             | (BackendErrorKind::Unsupported, "ASK" | "CROSSSLOT" | "MOVED") => {
-                self.find(Finding::Cluster);
+                if !self.in_cluster {
+                    self.find(Finding::Cluster);
+                }
                 Ok(Outcome::NotNow)
             }
             (BackendErrorKind::Refused, _) => {
@@ -309,6 +369,9 @@ impl Survey {
         }
         match self.judge(info, Some(("+info", Severity::Note)))? {
             Outcome::Done(info) => {
+                if self.in_cluster {
+                    self.publish = link::publishes(&info);
+                }
                 if let Some(info) = Info::read(&info) {
                     self.learn(&info).await?;
                 } else {
@@ -317,6 +380,29 @@ impl Survey {
             }
             Outcome::Failed(_) => self.untold("version, role and settings", "INFO"),
             Outcome::NotNow | Outcome::Denied => {}
+        }
+        Ok(())
+    }
+
+    /// What only a cluster needs.
+    async fn try_cluster(&mut self) -> Result<(), BackendError> {
+        if !self.in_cluster {
+            return Ok(());
+        }
+        for (rule, severity, words) in [
+            (
+                "+cluster|slots",
+                Severity::Problem,
+                &["CLUSTER", "SLOTS"][..],
+            ),
+            ("+cluster|nodes", Severity::Warning, &["CLUSTER", "NODES"]),
+            ("+asking", Severity::Warning, &["ASKING"]),
+        ] {
+            let answer = self.ask_one(words).await?;
+            if let Outcome::Failed(code) = self.judge(answer, Some((rule, severity)))? {
+                let command = rule.trim_start_matches('+').to_owned();
+                self.find(Finding::CommandFails { command, code });
+            }
         }
         Ok(())
     }
@@ -330,7 +416,7 @@ impl Survey {
         if let Some(version) = info.too_old() {
             self.find(Finding::TooOld { version });
         }
-        if self.server.is_cluster == Some(true) {
+        if self.server.is_cluster == Some(true) && !self.in_cluster {
             self.find(Finding::Cluster);
         }
         if self.server.role == Some(Role::Replica) {

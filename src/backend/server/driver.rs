@@ -2,10 +2,9 @@
 //! back.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
-use redis::aio::MultiplexedConnection;
 use redis::{Pipeline, RedisError, Value};
 use tokio::sync::mpsc::error::TryRecvError;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
@@ -13,14 +12,16 @@ use tokio::time::{sleep, timeout};
 
 use super::Settings;
 use super::acknowledger::Acknowledger;
-use super::backoff::Backoff;
 use super::call::{Body, Call, Names};
-use super::core::{Channel, Command, Core};
+use super::cluster::Cluster;
+use super::cluster::redirect::{Address, Redirect};
+use super::cluster::view::View;
+use super::core::{Channel, Command, Core, NOWHERE};
 use super::inbox::{Inbox, Listener};
 use super::link::{self, Fresh};
+use super::links::Link;
 use super::origin::{Origin, Term, moved};
 use super::recent::Recent;
-use super::reply::failure::Trouble;
 use super::reply::{self, Failure};
 use super::weather::{Change, Weather};
 use crate::key::Prefix;
@@ -32,13 +33,6 @@ use crate::token::Instance;
 /// the next are packed.
 const INTAKE: usize = 64;
 const BATCH: usize = 16;
-/// Who is served again is to know within a second: pauses count from the beginning of an attempt, so
-/// that one which got no answer is followed by the next at once.
-const RETRY: Backoff = Backoff::new(Duration::from_millis(20), Duration::from_millis(500));
-/// So many attempts fail before the server counts as away: it may just be restarting.
-const ATTEMPTS: u32 = 3;
-/// How often a connection that is up, and over which nothing is served, is tried.
-const PROBE: Duration = Duration::from_millis(200);
 /// Leases are looked at this often though no timer is due: timers stand still while a machine is
 /// suspended.
 const LOOK: Duration = Duration::from_secs(1);
@@ -53,6 +47,7 @@ pub(super) enum Event {
     Answered {
         link: usize,
         generation: u64,
+        way: Way,
         term: Term,
         calls: Vec<Call>,
         result: Result<Vec<Value>, Option<RedisError>>,
@@ -62,7 +57,16 @@ pub(super) enum Event {
         generation: u64,
         result: Result<(), RedisError>,
     },
-    Inbox(Inbox),
+    Inbox {
+        /// Which listener tells.
+        id: u64,
+        inbox: Inbox,
+    },
+    /// A node of a cluster told of all, or did not.
+    Viewed {
+        from: Address,
+        result: Result<View, RedisError>,
+    },
     /// So many replicas have what these calls left, where the server of that term has answered them.
     Acknowledged {
         term: Term,
@@ -73,52 +77,45 @@ pub(super) enum Event {
     Moved,
 }
 
-#[derive(Debug)]
-enum Link {
-    Down {
-        attempts: u32,
-        retry_at: Instant,
-    },
-    Connecting {
-        attempts: u32,
-        since: Instant,
-    },
-    Up {
-        connection: MultiplexedConnection,
-        generation: u64,
-        term: Term,
-        answered: Instant,
-        /// How often it was made without serving anybody.
-        attempts: u32,
-    },
+/// How requests are sent.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Way {
+    /// With the scripts' texts: the server does not know them.
+    pub(super) whole: bool,
+    /// To a node that takes the slot over, which serves only who says that it was sent there.
+    pub(super) asking: bool,
+    /// How often they were sent on by nodes that do not serve them.
+    pub(super) hops: u8,
 }
 
 pub(super) struct Driver {
     pub(super) core: Core,
-    origin: Arc<Origin>,
-    settings: Settings,
-    instance: Instance,
-    prefix: Prefix,
+    pub(super) origin: Arc<Origin>,
+    pub(super) settings: Settings,
+    pub(super) instance: Instance,
+    pub(super) prefix: Prefix,
     names: Names,
-    links: Vec<Link>,
-    generation: u64,
+    pub(super) links: Vec<Link>,
+    /// Where there are many servers.
+    pub(super) cluster: Option<Cluster>,
+    pub(super) generation: u64,
     inbox: Option<UnboundedSender<Channel>>,
     /// Takes what replicas have to acknowledge.
-    acknowledger: Option<UnboundedSender<Call>>,
+    pub(super) acknowledger: Option<UnboundedSender<Call>>,
     /// Whether it is to take a fresh connection.
-    stale: Arc<AtomicBool>,
-    events: UnboundedSender<Event>,
+    pub(super) stale: Arc<AtomicBool>,
+    pub(super) events: UnboundedSender<Event>,
     /// Set when nobody is left who could ask or be told anything: then the rest is given up.
-    last: Option<Instant>,
+    pub(super) last: Option<Instant>,
     weather: Weather,
     recent: Recent,
     /// When connections that serve nothing are tried again.
-    probe_at: Instant,
-    warned_eviction: bool,
+    pub(super) probe_at: Instant,
+    pub(super) warned_eviction: bool,
     warned_channels: bool,
     few_replicas: bool,
     /// Of the subscription, since it was last up.
-    warned_inbox: bool,
+    pub(super) warned_inbox: bool,
 }
 
 impl Driver {
@@ -130,12 +127,14 @@ impl Driver {
         prefix: Prefix,
     ) -> (Self, UnboundedReceiver<Event>) {
         let (events, receiver) = unbounded_channel();
-        let links = (0..settings.connections)
-            .map(|_| Link::Down {
-                attempts: 0,
-                retry_at: Instant::FAR,
-            })
-            .collect();
+        let cluster = origin
+            .seeds()
+            .map(|seeds| Cluster::new(seeds.clone(), &settings));
+        let links = if cluster.is_some() {
+            NOWHERE + 1
+        } else {
+            settings.connections
+        };
         let driver = Self {
             core,
             origin: Arc::new(origin),
@@ -143,7 +142,8 @@ impl Driver {
             instance,
             names: Names::new(prefix.clone()),
             prefix,
-            links,
+            links: (0..links).map(|_| Link::Idle).collect(),
+            cluster,
             generation: 0,
             inbox: None,
             acknowledger: None,
@@ -209,6 +209,7 @@ impl Driver {
                 self.core.command(now, command);
             }
             self.core.tick(now);
+            self.steer(now);
             self.retry_links(now);
             self.probe_links(now);
             self.flush(now);
@@ -244,7 +245,7 @@ impl Driver {
     fn until_timer(&self) -> Duration {
         let retries = self.links.iter().filter_map(|link| match link {
             Link::Down { retry_at, .. } => Some(*retry_at),
-            Link::Connecting { .. } | Link::Up { .. } => None,
+            Link::Idle | Link::Connecting { .. } | Link::Up { .. } => None,
         });
         let timers = self
             .core
@@ -255,6 +256,7 @@ impl Driver {
             .chain(timers)
             .chain(self.last)
             .chain([self.probe_at])
+            .chain(self.cluster.as_ref().map(Cluster::next_look))
             .min()
             .unwrap_or(Instant::FAR);
         next.since(Instant::now()).min(LOOK)
@@ -262,28 +264,18 @@ impl Driver {
 
     fn event(&mut self, now: Instant, event: Event) {
         match event {
-            Event::Linked {
-                link,
-                result: Ok(fresh),
-            } if fresh.term == self.origin.term() => self.linked(now, link, fresh),
             Event::Linked { link, result } => {
-                let error = result.err().unwrap_or_else(moved);
-                let slow = error.is_timeout();
-                let trouble = Trouble::of(error);
-                tracing::debug!(link, cause = &*trouble.cause, "no connection to the server");
-                self.core.connect_failed(trouble);
-                let attempts = self.attempts(link);
-                if slow || attempts + 1 >= ATTEMPTS {
-                    self.core.trip(now, link, Failure::NotSent);
-                }
-                self.links[link] = Link::Down {
-                    attempts: attempts + 1,
-                    retry_at: self.retry_at(now, link, attempts),
+                let is_current = |fresh: &Fresh| fresh.term == self.origin.term();
+                let result = match result {
+                    Ok(fresh) if !is_current(&fresh) => Err(moved()),
+                    result => result,
                 };
+                self.linked(now, link, result);
             }
             Event::Answered {
                 link,
                 generation,
+                way,
                 term,
                 calls,
                 result,
@@ -299,14 +291,15 @@ impl Driver {
                 {
                     self.note_ends(now, term, &calls, values);
                 }
-                self.answered(now, link, generation, calls, result);
+                self.answered(now, link, generation, way, calls, result);
             }
             Event::Probed {
                 link,
                 generation,
                 result,
             } => self.probed(now, link, generation, result),
-            Event::Inbox(inbox) => self.inbox_event(now, inbox),
+            Event::Inbox { id, inbox } => self.inbox_event(now, id, inbox),
+            Event::Viewed { from, result } => self.viewed(now, &from, result),
             Event::Moved => self.moved(now),
             Event::Acknowledged {
                 term,
@@ -355,146 +348,6 @@ impl Driver {
         }
     }
 
-    fn attempts(&self, link: usize) -> u32 {
-        match &self.links[link] {
-            Link::Connecting { attempts, .. }
-            | Link::Down { attempts, .. }
-            | Link::Up { attempts, .. } => *attempts,
-        }
-    }
-
-    fn pause(&self, attempts: u32) -> Duration {
-        RETRY.pause(attempts, self.instance.jitter(attempts))
-    }
-
-    /// When to try again after an attempt that failed now. There is a short pause at least: attempts
-    /// of a fleet that began together fail together.
-    fn retry_at(&self, now: Instant, link: usize, attempts: u32) -> Instant {
-        let least = now.after(self.pause(0));
-        match &self.links[link] {
-            Link::Connecting { since, .. } => since.after(self.pause(attempts)).max(least),
-            Link::Down { .. } | Link::Up { .. } => now.after(self.pause(attempts)),
-        }
-    }
-
-    fn connect_all(&mut self, now: Instant) {
-        if self.acknowledger.is_none() {
-            self.start_acknowledger();
-        }
-        for link in 0..self.links.len() {
-            if let Link::Down {
-                attempts: 0,
-                retry_at: Instant::FAR,
-            } = self.links[link]
-            {
-                self.connect(now, link, 0);
-            }
-        }
-    }
-
-    fn retry_links(&mut self, now: Instant) {
-        for link in 0..self.links.len() {
-            if let Link::Down { attempts, retry_at } = self.links[link]
-                && retry_at <= now
-            {
-                self.connect(now, link, attempts);
-            }
-        }
-    }
-
-    fn connect(&mut self, now: Instant, link: usize, attempts: u32) {
-        self.links[link] = Link::Connecting {
-            attempts,
-            since: now,
-        };
-        let (origin, settings, events) = (
-            Arc::clone(&self.origin),
-            self.settings.clone(),
-            self.events.clone(),
-        );
-        let probe = self.prefix.probe();
-        tokio::spawn(async move {
-            // In a task of its own: a panic in somebody's resolver or pool must not end the
-            // attempts.
-            let attempt =
-                tokio::spawn(async move { link::connect(&origin, &settings, &probe).await });
-            let result = attempt
-                .await
-                .unwrap_or_else(|_| Err((redis::ErrorKind::Client, "connecting panicked").into()));
-            let _ = events.send(Event::Linked { link, result });
-        });
-    }
-
-    /// Asks over connections that are up and serve nothing whether they do again: nobody else may.
-    fn probe_links(&mut self, now: Instant) {
-        let silent =
-            |&link: &usize| self.core.is_open(link) && matches!(self.links[link], Link::Up { .. });
-        let silent: Vec<usize> = (0..self.links.len()).filter(silent).collect();
-        if silent.is_empty() {
-            self.probe_at = Instant::FAR;
-        } else if self.probe_at == Instant::FAR {
-            self.probe_at = now.after(PROBE);
-        } else if self.probe_at <= now {
-            self.probe_at = now.after(PROBE);
-            for link in silent {
-                self.probe(link);
-            }
-        }
-    }
-
-    fn probe(&self, link: usize) {
-        let Link::Up {
-            connection,
-            generation,
-            ..
-        } = &self.links[link]
-        else {
-            return;
-        };
-        let (mut connection, generation) = (connection.clone(), *generation);
-        let (events, patience) = (self.events.clone(), self.settings.command_timeout);
-        let key = self.prefix.probe();
-        tokio::spawn(async move {
-            let result = link::probe(&mut connection, &key, patience).await;
-            let _ = events.send(Event::Probed {
-                link,
-                generation,
-                result,
-            });
-        });
-    }
-
-    fn probed(
-        &mut self,
-        now: Instant,
-        link: usize,
-        generation: u64,
-        result: Result<(), RedisError>,
-    ) {
-        if !self.is_current(link, generation) {
-            // Of a connection that has been replaced: it tells nothing of this one.
-            return;
-        }
-        match result {
-            Ok(()) => {
-                self.heard(now, link, generation);
-                self.core.served(link);
-            }
-            // It can't serve, and says so.
-            Err(error) if error.code().is_some() => self.heard(now, link, generation),
-            Err(error) => {
-                let silent = matches!(
-                    &self.links[link],
-                    Link::Up { answered, .. } if now.since(*answered) >= self.settings.command_timeout
-                );
-                if silent || !error.is_timeout() {
-                    let failure = Failure::of_connection(error);
-                    self.broken(now, link, generation, Vec::new(), &failure);
-                }
-            }
-        }
-    }
-
     /// Tells of an outage once, however many connections, attempts and callers it has, and only if
     /// it concerns anybody.
     fn report(&mut self, now: Instant) {
@@ -516,55 +369,42 @@ impl Driver {
         (0..self.links.len()).any(|link| self.core.is_open(link))
     }
 
-    fn linked(&mut self, now: Instant, link: usize, fresh: Fresh) {
-        if let Some(policy) = fresh.evicts
-            && !std::mem::replace(&mut self.warned_eviction, true)
-        {
-            tracing::warn!(
-                policy,
-                "the server may evict keys that are held; set maxmemory-policy to noeviction"
-            );
-        }
-        self.core.time_seen(fresh.us, now);
-        self.generation += 1;
-        if self.generation > self.links.len() as u64 {
-            self.stale.store(true, Ordering::Relaxed);
-        }
-        let attempts = self.attempts(link);
-        self.links[link] = Link::Up {
-            connection: fresh.connection,
-            generation: self.generation,
-            term: fresh.term,
-            answered: now,
-            attempts,
-        };
-        // First: whoever asks after these finds them over.
-        self.end_again(now, link, fresh.term);
-        self.core.link_changed(now, link, true);
-    }
-
     fn answered(
         &mut self,
         now: Instant,
         link: usize,
         generation: u64,
+        way: Way,
         calls: Vec<Call>,
         result: Result<Vec<Value>, Option<RedisError>>,
     ) {
         match result {
             Ok(values) if values.len() == calls.len() => {
                 self.heard(now, link, generation);
-                let mut whole = Vec::new();
+                let (mut whole, mut elsewhere) = (Vec::new(), Vec::new());
                 for (call, value) in calls.into_iter().zip(values) {
                     match value {
-                        Value::ServerError(error) => match Failure::of_server(error) {
-                            Failure::NoScript if self.settings.preloaded => {
-                                self.failed(now, link, generation, call, Failure::not_loaded());
+                        Value::ServerError(error) => {
+                            if self.cluster.is_some()
+                                && let Some(redirect) = Redirect::of(&error)
+                            {
+                                elsewhere.push((redirect, call));
+                                continue;
                             }
-                            // It did not run, so it may go again, with its text.
-                            Failure::NoScript => whole.push(call),
-                            failure => self.failed(now, link, generation, call, failure),
-                        },
+                            let mut failure = Failure::of_server(error);
+                            if self.cluster.is_some() {
+                                failure = failure.of_moving_slot();
+                            }
+                            match failure {
+                                Failure::NoScript if self.settings.preloaded => {
+                                    let failure = Failure::not_loaded();
+                                    self.failed(now, link, generation, call, failure);
+                                }
+                                // It did not run, so it may go again, with its text.
+                                Failure::NoScript => whole.push(call),
+                                failure => self.failed(now, link, generation, call, failure),
+                            }
+                        }
                         value => {
                             if let Link::Up {
                                 attempts,
@@ -581,7 +421,10 @@ impl Driver {
                 }
                 if !whole.is_empty() {
                     self.reload(link);
-                    self.send(link, whole, true);
+                    self.send(link, whole, Way { whole: true, ..way });
+                }
+                if !elsewhere.is_empty() {
+                    self.send_on(now, link, way, elsewhere);
                 }
             }
             Ok(_) => {
@@ -604,7 +447,7 @@ impl Driver {
                         answered,
                         ..
                     } => *current == generation && silent(*answered),
-                    Link::Down { .. } | Link::Connecting { .. } => false,
+                    Link::Idle | Link::Down { .. } | Link::Connecting { .. } => false,
                 };
                 if deaf {
                     // Nothing came since these were sent: the other side may be gone without a
@@ -629,7 +472,7 @@ impl Driver {
     }
 
     /// Ends at a server that is new to us what its predecessor may not have told it.
-    fn end_again(&mut self, now: Instant, link: usize, term: Term) {
+    pub(super) fn end_again(&mut self, now: Instant, link: usize, term: Term) {
         let core = &self.core;
         let again = self
             .recent
@@ -637,25 +480,7 @@ impl Driver {
         let mut again = again.into_iter();
         while again.len() > 0 {
             let batch = again.by_ref().take(BATCH).collect();
-            self.send(link, batch, false);
-        }
-    }
-
-    /// Whether it is this connection that is up, and not a later one in its stead.
-    fn is_current(&self, link: usize, generation: u64) -> bool {
-        matches!(&self.links[link], Link::Up { generation: current, .. } if *current == generation)
-    }
-
-    /// Something came over a connection.
-    fn heard(&mut self, now: Instant, link: usize, generation: u64) {
-        if let Link::Up {
-            generation: current,
-            answered,
-            ..
-        } = &mut self.links[link]
-            && *current == generation
-        {
-            *answered = now;
+            self.send(link, batch, Way::default());
         }
     }
 
@@ -667,24 +492,15 @@ impl Driver {
             // A demoted master keeps its connections open: ask anew who is there.
             self.take_down(now, link);
         }
+        if let Failure::NotNow(_, error) = &failure
+            && matches!(
+                error.code(),
+                Some("CLUSTERDOWN" | "MASTERDOWN" | "READONLY")
+            )
+        {
+            self.look_soon(now);
+        }
         self.core.answer(now, call, Err(failure));
-    }
-
-    /// Replaces a connection, and tells what was under way on it.
-    fn broken(
-        &mut self,
-        now: Instant,
-        link: usize,
-        generation: u64,
-        calls: Vec<Call>,
-        failure: &Failure,
-    ) {
-        if self.is_current(link, generation) {
-            self.take_down(now, link);
-        }
-        for call in calls {
-            self.core.answer(now, call, Err(failure.clone()));
-        }
     }
 
     /// Another server is the one: connections to the last are given up, and who is waiting to
@@ -706,26 +522,20 @@ impl Driver {
                     attempts: 1..,
                     retry_at,
                 } => *retry_at = now,
-                Link::Up { .. } | Link::Down { .. } | Link::Connecting { .. } => {}
+                Link::Idle | Link::Up { .. } | Link::Down { .. } | Link::Connecting { .. } => {}
             }
         }
     }
 
-    fn take_down(&mut self, now: Instant, link: usize) {
-        if matches!(self.links[link], Link::Up { .. }) {
-            // One that never served anybody is not tried again at once: a replica accepts
-            // connections as fast as they come.
-            let attempts = self.attempts(link);
-            self.links[link] = Link::Down {
-                attempts: attempts + 1,
-                retry_at: now.after(self.pause(attempts)),
-            };
-            self.core.link_changed(now, link, false);
-        }
-    }
-
-    fn inbox_event(&mut self, now: Instant, inbox: Inbox) {
+    fn inbox_event(&mut self, now: Instant, id: u64, inbox: Inbox) {
         match inbox {
+            Inbox::Up | Inbox::Down | Inbox::Heard { .. } | Inbox::Moved(_)
+                if self.cluster.is_some() =>
+            {
+                self.ear_event(now, id, inbox);
+            }
+            // Of channels that only a cluster has.
+            Inbox::Heard { .. } | Inbox::Moved(_) => {}
             Inbox::Up => {
                 self.warned_inbox = false;
                 self.core.inbox_changed(now, true);
@@ -771,11 +581,13 @@ impl Driver {
 
     /// Sends what the core has decided, and what follows from that.
     fn flush(&mut self, now: Instant) {
-        if self.inbox.is_none() && self.core.wants_inbox() {
+        if self.inbox.is_none() && self.cluster.is_none() && self.core.wants_inbox() {
             self.start_inbox();
         }
         for change in self.core.take_channels() {
-            if let Some(inbox) = &self.inbox {
+            if self.cluster.is_some() {
+                self.change_topic(change);
+            } else if let Some(inbox) = &self.inbox {
                 let _ = inbox.send(change);
             }
         }
@@ -795,12 +607,7 @@ impl Driver {
             }
             for (link, calls) in sorted.into_iter().enumerate() {
                 if matches!(self.links[link], Link::Up { .. }) {
-                    let mut calls = calls.into_iter();
-                    while calls.len() > 0 {
-                        // Collected, not split off: that would leave each batch the room of all.
-                        let batch = calls.by_ref().take(BATCH).collect();
-                        self.send(link, batch, false);
-                    }
+                    self.send_all(link, calls, Way::default());
                 } else {
                     for call in calls {
                         self.core.answer(now, call, Err(Failure::NotSent));
@@ -810,7 +617,7 @@ impl Driver {
         }
     }
 
-    fn start_acknowledger(&mut self) {
+    pub(super) fn start_acknowledger(&mut self) {
         let Some(replicas) = self.settings.replicas else {
             return;
         };
@@ -830,27 +637,46 @@ impl Driver {
     }
 
     fn start_inbox(&mut self) {
-        let (changes, receiver) = unbounded_channel();
-        self.inbox = Some(changes);
-        if !self.origin.can_listen() {
+        if self.origin.can_listen() {
+            let inbox = self.start_listener(0, Arc::clone(&self.origin));
+            self.inbox = Some(inbox);
+        } else {
+            // Kept, so that none is started again.
+            self.inbox = Some(unbounded_channel().0);
             self.warn_polling(None);
-            return;
         }
+    }
+
+    pub(super) fn start_listener(&self, id: u64, origin: Arc<Origin>) -> UnboundedSender<Channel> {
+        let (changes, receiver) = unbounded_channel();
         let listener = Listener {
-            origin: Arc::clone(&self.origin),
+            id,
+            origin,
             settings: self.settings.clone(),
-            channel: self.prefix.inbox(&self.instance),
+            prefix: self.prefix.clone(),
             instance: self.instance,
+            in_cluster: self.cluster.is_some(),
             events: self.events.clone(),
             changes: receiver,
         };
         tokio::spawn(listener.run());
+        changes
+    }
+
+    pub(super) fn send_all(&mut self, link: usize, calls: Vec<Call>, way: Way) {
+        let mut calls = calls.into_iter();
+        while calls.len() > 0 {
+            // Collected, not split off: that would leave each batch the room of all.
+            let batch = calls.by_ref().take(BATCH).collect();
+            self.send(link, batch, way);
+        }
     }
 
     /// One write and one timer for many requests.
-    fn send(&mut self, link: usize, calls: Vec<Call>, whole: bool) {
+    fn send(&mut self, link: usize, calls: Vec<Call>, way: Way) {
         let Link::Up {
             connection,
+            publish,
             generation,
             term,
             ..
@@ -862,23 +688,30 @@ impl Driver {
             }
             return;
         };
+        let publish = *publish;
         let mut pipeline = Pipeline::with_capacity(calls.len());
         for call in &calls {
-            tracing::trace!(script = call.script().name, link, "call");
-            pipeline.add_command(call.command(whole, &self.instance, &mut self.names));
+            tracing::trace!(script = call.script(publish).name, link, "call");
+            if way.asking {
+                pipeline.cmd("ASKING");
+            }
+            pipeline.add_command(call.command(publish, way.whole, &self.instance, &mut self.names));
         }
         let (mut connection, generation, term) = (connection.clone(), *generation, *term);
         let (events, patience) = (self.events.clone(), self.settings.command_timeout);
         let origin = Arc::clone(&self.origin);
         tokio::spawn(async move {
-            let sending = connection.send_packed_commands(&pipeline, 0, calls.len());
+            let sending = connection.send_packed_commands(&pipeline, 0, pipeline.len());
             let result = match timeout(patience, origin.within(term, sending)).await {
+                // Without the answers to ASKING: if it is refused, so is what follows.
+                Ok(Ok(values)) if way.asking => Ok(values.into_iter().skip(1).step_by(2).collect()),
                 Ok(result) => result.map_err(Some),
                 Err(_) => Err(None),
             };
             let _ = events.send(Event::Answered {
                 link,
                 generation,
+                way,
                 term,
                 calls,
                 result,
@@ -888,12 +721,18 @@ impl Driver {
 
     /// Loads the scripts again: the server has forgotten them.
     fn reload(&self, link: usize) {
-        let Link::Up { connection, .. } = &self.links[link] else {
+        let Link::Up {
+            connection,
+            publish,
+            ..
+        } = &self.links[link]
+        else {
             return;
         };
         let (mut connection, patience) = (connection.clone(), self.settings.command_timeout);
+        let publish = *publish;
         tokio::spawn(async move {
-            let pipeline = link::scripts();
+            let pipeline = link::scripts(publish);
             // Without it each request goes with its text, which is slower and no less right.
             let _ = timeout(
                 patience,

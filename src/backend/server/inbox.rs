@@ -2,24 +2,31 @@
 //!
 //! A connection of its own, never a pooled one, kept up by this task: confirmed before anybody
 //! relies on it, asked for an answer while it is silent (a send into a dead connection succeeds),
-//! and replaced when it fails.
+//! and replaced when it fails. In a cluster there is one for each node at which somebody waits,
+//! with a channel for each tag.
+
+mod channels;
 
 use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use redis::{Msg, RedisError};
-use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender};
+use redis::{AsyncConnectionConfig, Cmd, Msg, PushInfo, PushKind, RedisError, Value};
+use tokio::sync::Notify;
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::time::sleep;
 
-use super::Settings;
 use super::backoff::Backoff;
-use super::core::Channel;
+use super::cluster::redirect::Redirect;
+use super::core::{Channel, Topic};
 use super::driver::Event;
 use super::origin::{Origin, Term, moved};
 use super::reply::Failure;
+use super::script::Publish;
 use super::subscription::Subscription;
+use super::{Settings, link};
 use crate::error::BackendErrorKind;
+use crate::key::{Prefix, Tag};
 use crate::time::CLAIM;
 use crate::token::Instance;
 
@@ -31,6 +38,10 @@ const RETRY: Backoff = Backoff::new(Duration::from_millis(20), Duration::from_se
 const ATTEMPTS: u32 = 7;
 /// How long until channels that were forbidden are tried again.
 const FORBIDDEN: Duration = Duration::from_secs(60);
+/// How many channels are joined in one round trip.
+const BATCH: usize = 64;
+/// How soon a tag's channel that could not be had is tried again: its slot may be on its way.
+const AGAIN: Duration = Duration::from_millis(100);
 
 /// What becomes of the subscription.
 #[derive(Debug)]
@@ -41,6 +52,13 @@ pub(super) enum Inbox {
     Failing(RedisError),
     /// The server's user may not use channels.
     Forbidden(RedisError),
+    /// A tag's own channel was confirmed, or is lost.
+    Heard {
+        tag: Tag,
+        listening: bool,
+    },
+    /// A tag's own channel is another node's.
+    Moved(Redirect),
     Message {
         term: Term,
         channel: String,
@@ -49,25 +67,55 @@ pub(super) enum Inbox {
 }
 
 pub(super) struct Listener {
+    /// By which the driver knows it.
+    pub(super) id: u64,
     pub(super) origin: Arc<Origin>,
     pub(super) settings: Settings,
-    /// The process' own channel.
-    pub(super) channel: String,
+    pub(super) prefix: Prefix,
     pub(super) instance: Instance,
+    /// Whether it listens at a node of a cluster.
+    pub(super) in_cluster: bool,
     pub(super) events: UnboundedSender<Event>,
     pub(super) changes: UnboundedReceiver<Channel>,
+}
+
+/// What is to be heard, and what of it is not yet.
+#[derive(Debug, Default)]
+struct Topics {
+    joined: HashSet<Topic>,
+    missing: HashSet<Tag>,
+}
+
+impl Topics {
+    fn change(&mut self, change: Channel) {
+        match change {
+            Channel::Join(topic) => {
+                self.joined.insert(topic);
+            }
+            Channel::Leave(topic) => {
+                self.joined.remove(&topic);
+            }
+        }
+    }
+}
+
+/// A connection that is up.
+struct Session {
+    subscription: Subscription,
+    publish: Publish,
 }
 
 impl Listener {
     /// Runs until the driver is gone.
     pub(super) async fn run(mut self) {
-        let mut joined = HashSet::new();
+        let mut topics = Topics::default();
         let mut attempts = 0;
         loop {
             let term = self.origin.term();
-            match self.listen(&mut joined).await {
+            match self.listen(&mut topics).await {
                 Ok(Gone) => return,
                 Err(Broken { error, was_up }) => {
+                    topics.missing.clear();
                     if was_up {
                         attempts = 0;
                         self.tell(Inbox::Down);
@@ -83,7 +131,7 @@ impl Listener {
                             self.tell(Inbox::Failing(error));
                         }
                     }
-                    if !self.wait(pause, term, &mut joined).await {
+                    if !self.wait(pause, term, &mut topics).await {
                         return;
                     }
                 }
@@ -93,12 +141,12 @@ impl Listener {
 
     fn tell(&self, inbox: Inbox) {
         // A driver that is gone needs to know nothing.
-        let _ = self.events.send(Event::Inbox(inbox));
+        let _ = self.events.send(Event::Inbox { id: self.id, inbox });
     }
 
     /// Lets time pass, but no more of the term, taking note of the channels asked for. False when the
     /// driver is gone.
-    async fn wait(&mut self, pause: Duration, term: Term, joined: &mut HashSet<Box<str>>) -> bool {
+    async fn wait(&mut self, pause: Duration, term: Term, topics: &mut Topics) -> bool {
         let origin = Arc::clone(&self.origin);
         let (pause, left) = (sleep(pause), origin.left(term));
         tokio::pin!(pause, left);
@@ -107,8 +155,7 @@ impl Listener {
                 () = &mut pause => return true,
                 () = &mut left => return true,
                 change = self.changes.recv() => match change {
-                    Some(Channel::Join(channel)) => { joined.insert(channel); }
-                    Some(Channel::Leave(channel)) => { joined.remove(&channel); }
+                    Some(change) => topics.change(change),
                     None => return false,
                 },
             }
@@ -116,59 +163,114 @@ impl Listener {
     }
 
     /// Listens until the connection fails or the driver is gone.
-    async fn listen(&mut self, joined: &mut HashSet<Box<str>>) -> Result<Gone, Broken> {
-        let (mut subscription, term) = self.open().await.map_err(Broken::down)?;
+    async fn listen(&mut self, topics: &mut Topics) -> Result<Gone, Broken> {
+        let (lost, mut losses) = unbounded_channel();
+        let (mut session, term) = self.begin(lost).await.map_err(Broken::down)?;
         let origin = Arc::clone(&self.origin);
         let left = origin.left(term);
         tokio::pin!(left);
-        let subscribed = subscription.subscribe(&self.channel).await;
-        subscribed.map_err(Broken::down)?;
         // Before the channels of others: they may be many, and no grant waits for them.
         self.tell(Inbox::Up);
-        for channel in joined.iter() {
-            join(&mut subscription, channel).await.map_err(Broken::up)?;
-        }
+        let all: Vec<Topic> = topics.joined.iter().cloned().collect();
+        self.join_all(&mut session, &all, topics)
+            .await
+            .map_err(Broken::up)?;
         loop {
             tokio::select! {
-                () = subscription.ended() => return Err(Broken::up(std::io::Error::from(std::io::ErrorKind::BrokenPipe).into())),
+                () = session.subscription.ended() => return Err(Broken::up(std::io::Error::from(std::io::ErrorKind::BrokenPipe).into())),
                 // What a server tells that was replaced is nothing to wait for.
                 () = &mut left => return Err(Broken::up(moved())),
-                change = self.changes.recv() => match change {
-                    Some(Channel::Join(channel)) => {
-                        join(&mut subscription, &channel).await.map_err(Broken::up)?;
-                        joined.insert(channel);
+                change = self.changes.recv() => {
+                    let Some(change) = change else { return Ok(Gone) };
+                    let mut changes = vec![change];
+                    while changes.len() < BATCH && let Ok(change) = self.changes.try_recv() {
+                        changes.push(change);
                     }
-                    Some(Channel::Leave(channel)) => {
-                        joined.remove(&channel);
-                        tolerate(subscription.unsubscribe(&channel).await).map_err(Broken::up)?;
-                    }
-                    None => return Ok(Gone),
-                },
+                    self.change(&mut session, changes, topics).await.map_err(Broken::up)?;
+                }
+                Some(channel) = losses.recv() => self.lost(&channel, topics),
+                () = sleep(AGAIN), if !topics.missing.is_empty() => {
+                    let missing: Vec<Topic> = topics.missing.iter().map(|tag| Topic::Grants(*tag)).collect();
+                    self.join_all(&mut session, &missing, topics).await.map_err(Broken::up)?;
+                }
                 () = sleep(HEALTH) => {
-                    subscription.ping().await.map_err(Broken::up)?;
+                    session.subscription.ping().await.map_err(Broken::up)?;
                 }
             }
         }
     }
 
+    /// Opens a connection, and has this process' one channel confirmed, where it has one.
+    async fn begin(&self, lost: UnboundedSender<String>) -> Result<(Session, Term), RedisError> {
+        let ((mut subscription, term), mut publish) = if self.in_cluster {
+            ((self.open_to_slots(lost).await?, 0), Publish::Sharded)
+        } else {
+            (self.open().await?, Publish::Plain)
+        };
+        if self.in_cluster {
+            let mut info = Cmd::new();
+            info.arg("INFO").arg("server");
+            publish = link::publishes(&subscription.ask_one(&info).await?);
+        }
+        if publish == Publish::Plain {
+            let channel = self.prefix.inbox(&self.instance);
+            subscription.subscribe(&channel).await?;
+        }
+        let session = Session {
+            subscription,
+            publish,
+        };
+        Ok((session, term))
+    }
+
     async fn open(&self) -> Result<(Subscription, Term), RedisError> {
-        let events = self.events.clone();
+        let (events, id) = (self.events.clone(), self.id);
         // Straight to the driver: a grant has one hop less to make.
         let deliver = move |term: Term, message: Msg| {
-            let _ = events.send(Event::Inbox(Inbox::Message {
+            let inbox = Inbox::Message {
                 term,
                 channel: message.get_channel_name().to_owned(),
                 text: message.get_payload_bytes().to_vec(),
-            }));
+            };
+            let _ = events.send(Event::Inbox { id, inbox });
         };
         self.origin.listen(&self.settings, deliver).await
     }
-}
 
-/// Listens to another client's channel too, if the server allows it: without it, its key is asked
-/// for by a timer.
-async fn join(subscription: &mut Subscription, channel: &str) -> Result<(), RedisError> {
-    tolerate(subscription.subscribe(channel).await)
+    async fn open_to_slots(
+        &self,
+        lost: UnboundedSender<String>,
+    ) -> Result<Subscription, RedisError> {
+        let (events, id) = (self.events.clone(), self.id);
+        let cut = Arc::new(Notify::new());
+        let told = Arc::clone(&cut);
+        let receive = move |info: PushInfo| -> Result<(), ()> {
+            match (info.kind, info.data.as_slice()) {
+                (
+                    PushKind::Message | PushKind::SMessage,
+                    [Value::BulkString(channel), Value::BulkString(text)],
+                ) => {
+                    let channel = String::from_utf8_lossy(channel).into_owned();
+                    let text = text.clone();
+                    let inbox = Inbox::Message {
+                        term: 0,
+                        channel,
+                        text,
+                    };
+                    let _ = events.send(Event::Inbox { id, inbox });
+                }
+                (PushKind::SUnsubscribe, [Value::BulkString(channel), ..]) => {
+                    let _ = lost.send(String::from_utf8_lossy(channel).into_owned());
+                }
+                (PushKind::Disconnection, _) => told.notify_one(),
+                _ => {}
+            }
+            Ok(())
+        };
+        let config = AsyncConnectionConfig::new().set_push_sender(receive);
+        let opened = self.origin.listen_to_slots(&self.settings, config).await?;
+        Ok(Subscription::to_slots(opened, cut, &self.settings))
+    }
 }
 
 /// The driver is gone.
@@ -192,20 +294,6 @@ impl Broken {
             error,
             was_up: true,
         }
-    }
-}
-
-/// One channel that is forbidden is no reason to give up the others.
-fn tolerate(result: Result<(), RedisError>) -> Result<(), RedisError> {
-    match result {
-        Err(error) if forbids(&error) => {
-            tracing::debug!(
-                code = error.code(),
-                "a channel for releases by other clients is forbidden"
-            );
-            Ok(())
-        }
-        other => other,
     }
 }
 

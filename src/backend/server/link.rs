@@ -14,7 +14,7 @@ use tokio::time::timeout;
 use super::Settings;
 use super::origin::{Origin, Reached, Term};
 use super::reply::{self, Failure, failure};
-use super::script::Script;
+use super::script::{Publish, Script};
 
 /// The system asks over a connection that has been quiet for so long whether the other side is
 /// there: what is between them would else forget it, and its death be found by who uses it next.
@@ -27,6 +27,8 @@ pub(super) struct Fresh {
     pub(super) term: Term,
     /// The server's clock, read during the handshake.
     pub(super) us: u64,
+    /// How its scripts tell of grants.
+    pub(super) publish: Publish,
     /// The policy by which the server may drop keys that are in use, if it has one.
     pub(super) evicts: Option<String>,
 }
@@ -49,15 +51,28 @@ pub(super) async fn connect(
     origin: &Origin,
     settings: &Settings,
     probe: &str,
+    in_cluster: bool,
 ) -> Result<Fresh, RedisError> {
     let Reached {
         mut connection,
         term,
     } = origin.connect(settings).await?;
+    let publish = if in_cluster {
+        // Known before the scripts are loaded: it chooses which.
+        let mut info = Cmd::new();
+        info.arg("INFO").arg("server");
+        let info = timeout(
+            settings.connect_timeout,
+            connection.send_packed_command(&info),
+        );
+        publishes(&info.await.map_err(|_| timed_out())??)
+    } else {
+        Publish::Plain
+    };
     let (greeting, mut loading) = (greeting(probe), connection.clone());
     let load = async move {
         if !settings.preloaded {
-            let scripts = scripts();
+            let scripts = scripts(publish);
             let loaded = loading.send_packed_commands(&scripts, 0, scripts.len());
             // Why not, if so, says the greeting.
             let _ = loaded.await;
@@ -102,6 +117,7 @@ pub(super) async fn connect(
         connection,
         term,
         us,
+        publish,
         evicts: answers.get(3).and_then(evicting_policy),
     })
 }
@@ -146,9 +162,9 @@ fn is_replica(info: &Value) -> bool {
 }
 
 /// What loads all scripts.
-pub(super) fn scripts() -> Pipeline {
+pub(super) fn scripts(publish: Publish) -> Pipeline {
     let mut scripts = Pipeline::new();
-    for script in Script::all() {
+    for script in Script::all(publish) {
         scripts.cmd("SCRIPT").arg("LOAD").arg(&script.code);
     }
     scripts
@@ -212,6 +228,17 @@ fn evicting_policy(info: &Value) -> Option<String> {
     acts.then(|| policy.to_owned())
 }
 
+/// How scripts tell of grants on a node of a cluster that answers this to `INFO server`: by channels
+/// for each slot if it knows them, which every server that does not tell its version is taken to do.
+pub(super) fn publishes(info: &Value) -> Publish {
+    let version = field(info, "redis_version:");
+    let major = version.and_then(|version| version.split('.').next()?.parse::<u32>().ok());
+    match major {
+        Some(..7) => Publish::Plain,
+        Some(7..) | None => Publish::Sharded,
+    }
+}
+
 /// What an answer to `INFO` says behind `name`.
 pub(super) fn field<'a>(info: &'a Value, name: &str) -> Option<&'a str> {
     let text = match info {
@@ -229,6 +256,16 @@ mod tests {
 
     fn info(text: &str) -> Value {
         Value::BulkString(text.as_bytes().to_vec())
+    }
+
+    #[test]
+    fn nodes_before_redis_7_know_no_channels_of_slots() {
+        let of = |version: &str| publishes(&info(&format!("redis_version:{version}\r\n")));
+        assert_eq!(of("6.2.14"), Publish::Plain);
+        for version in ["7.0.15", "10.0.0", "unstable"] {
+            assert_eq!(of(version), Publish::Sharded);
+        }
+        assert_eq!(publishes(&Value::Nil), Publish::Sharded);
     }
 
     #[test]

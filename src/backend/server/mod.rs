@@ -11,10 +11,12 @@ mod backoff;
 mod call;
 mod check;
 mod clock;
+mod cluster;
 mod core;
 mod driver;
 mod inbox;
 mod link;
+mod links;
 mod origin;
 mod recent;
 mod reply;
@@ -33,6 +35,8 @@ use tokio::sync::oneshot;
 
 use self::call::Request;
 use self::check::{Inspector, Look};
+#[cfg(feature = "cluster")]
+pub(crate) use self::cluster::seeds::Seeds;
 use self::core::{Asked, Command, Core};
 use self::driver::Driver;
 pub(crate) use self::origin::{Origin, Source};
@@ -136,6 +140,11 @@ impl ServerBackend {
         settings: Settings,
     ) -> Result<Arc<dyn Backend>, ConfigError> {
         settings.check()?;
+        if origin.seeds().is_some() && settings.replicas.is_some() {
+            let problem = "it is not known to a cluster yet; let the masters insist on their \
+                           replicas, by min-replicas-to-write";
+            return Err(ConfigError::new("min_replicas", problem));
+        }
         let instance = Instance::draw()?;
         let (commands, receiver) = unbounded_channel();
         let (looks, ordered) = unbounded_channel();
@@ -144,7 +153,10 @@ impl ServerBackend {
             settings: settings.clone(),
             prefix: prefix.clone(),
         };
-        let core = Core::new(settings.clone());
+        let core = match origin.seeds() {
+            None => Core::new(settings.clone()),
+            Some(_) => Core::of_many(settings.clone()),
+        };
         let (driver, events) = Driver::new(core, origin, settings, instance, prefix.clone());
         let work = async move || {
             let looking = tokio::spawn(inspector.run(ordered));

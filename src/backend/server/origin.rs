@@ -10,11 +10,13 @@ use std::time::Duration;
 use deadpool_redis::{PoolError, Timeouts};
 use redis::aio::MultiplexedConnection;
 use redis::{
-    AsyncConnectionConfig, ConnectionInfo, ErrorKind, IntoConnectionInfo, Msg, RedisError,
+    AsyncConnectionConfig, ConnectionInfo, ErrorKind, IntoConnectionInfo, Msg, ProtocolVersion,
+    RedisError,
 };
 use tokio::time::timeout;
 
 use super::Settings;
+use super::cluster::seeds::Seeds;
 use super::link::{open, open_to_listen, timed_out};
 #[cfg(feature = "sentinel")]
 use super::sentinel::{Sentinels, pooled};
@@ -38,6 +40,12 @@ pub(super) struct Reached {
 pub(crate) enum Source {
     Server(Box<ConnectionInfo>),
     Pool(deadpool_redis::Pool),
+    /// To many servers: the driver finds out which, and has an origin for each.
+    #[cfg_attr(
+        not(feature = "cluster"),
+        allow(dead_code, reason = "nobody can name one")
+    )]
+    Cluster(Seeds),
     #[cfg(feature = "sentinel")]
     Sentinel(Arc<Sentinels>),
     #[cfg(feature = "sentinel")]
@@ -73,6 +81,7 @@ impl Source {
         Ok(match self {
             Self::Server(info) => Self::Server(Box::new(secured(*info)?)),
             Self::Pool(pool) => Self::Pool(pool),
+            Self::Cluster(seeds) => Self::Cluster(seeds.each(secured)?),
             #[cfg(feature = "sentinel")]
             Self::Sentinel(sentinels) => Self::Sentinel(sentinels.secured(secured)?),
             #[cfg(feature = "sentinel")]
@@ -88,6 +97,7 @@ impl Source {
         match self {
             Self::Server(info) => vec![&**info],
             Self::Pool(_) => Vec::new(),
+            Self::Cluster(seeds) => seeds.infos().iter().collect(),
             #[cfg(feature = "sentinel")]
             Self::Sentinel(sentinels) | Self::SentinelPool(_, sentinels) => sentinels.named(),
         }
@@ -100,6 +110,7 @@ impl fmt::Debug for Source {
         f.write_str(match self {
             Self::Server(_) => "Server",
             Self::Pool(_) => "Pool",
+            Self::Cluster(_) => "Cluster",
             #[cfg(feature = "sentinel")]
             Self::Sentinel(_) => "Sentinel",
             #[cfg(feature = "sentinel")]
@@ -122,15 +133,26 @@ impl Origin {
         Self { source, subscriber }
     }
 
+    /// The nodes that were named, where there are many servers.
+    pub(super) const fn seeds(&self) -> Option<&Seeds> {
+        match &self.source {
+            Source::Cluster(seeds) => Some(seeds),
+            _ => None,
+        }
+    }
+
     /// Whether there may be another term than the first.
     pub(super) const fn can_move(&self) -> bool {
-        !matches!(self.source, Source::Server(_) | Source::Pool(_))
+        !matches!(
+            self.source,
+            Source::Server(_) | Source::Pool(_) | Source::Cluster(_)
+        )
     }
 
     /// The term that it is. The same for ever where one server is named.
     pub(super) fn term(&self) -> Term {
         match &self.source {
-            Source::Server(_) | Source::Pool(_) => 0,
+            Source::Server(_) | Source::Pool(_) | Source::Cluster(_) => 0,
             #[cfg(feature = "sentinel")]
             Source::Sentinel(sentinels) | Source::SentinelPool(_, sentinels) => sentinels.term(),
         }
@@ -143,7 +165,9 @@ impl Origin {
     )]
     pub(super) async fn left(&self, term: Term) {
         match &self.source {
-            Source::Server(_) | Source::Pool(_) => std::future::pending().await,
+            Source::Server(_) | Source::Pool(_) | Source::Cluster(_) => {
+                std::future::pending::<()>().await;
+            }
             #[cfg(feature = "sentinel")]
             Source::Sentinel(sentinels) | Source::SentinelPool(_, sentinels) => {
                 sentinels.left(term).await;
@@ -170,6 +194,7 @@ impl Origin {
         let (connection, term) = match &self.source {
             Source::Server(info) => (open((**info).clone(), settings, config).await?, 0),
             Source::Pool(pool) => (detach(pool.clone(), settings.connect_timeout).await?, 0),
+            Source::Cluster(_) => return Err(no_one_server()),
             #[cfg(feature = "sentinel")]
             Source::Sentinel(sentinels) => {
                 let (info, term) = sentinels.master(settings).await?;
@@ -220,6 +245,7 @@ impl Origin {
             }
             (Some(info), _) => Ok(((**info).clone(), self.term())),
             (None, Source::Server(info)) => Ok(((**info).clone(), 0)),
+            (None, Source::Cluster(_)) => Err(no_one_server()),
             (None, Source::Pool(_)) => {
                 Err((ErrorKind::InvalidClientConfig, "there is no subscriber").into())
             }
@@ -230,11 +256,29 @@ impl Origin {
     #[cfg(feature = "sentinel")]
     pub(super) async fn found_by(&self, settings: &Settings) -> Option<crate::check::Sentinels> {
         match &self.source {
-            Source::Server(_) | Source::Pool(_) => None,
+            Source::Server(_) | Source::Pool(_) | Source::Cluster(_) => None,
             Source::Sentinel(sentinels) | Source::SentinelPool(_, sentinels) => {
                 Some(sentinels.survey(settings).await)
             }
         }
+    }
+}
+
+impl Origin {
+    /// Opens a connection on which channels of slots can be listened to, which is a matter of RESP3;
+    /// what is heard is given to whom `config` names.
+    pub(super) async fn listen_to_slots(
+        &self,
+        settings: &Settings,
+        config: AsyncConnectionConfig,
+    ) -> Result<MultiplexedConnection, RedisError> {
+        let Source::Server(info) = &self.source else {
+            return Err(no_one_server());
+        };
+        let redis = info.redis_settings().clone();
+        let redis = redis.set_protocol(ProtocolVersion::RESP3);
+        let info = (**info).clone().set_redis_settings(redis);
+        open(info, settings, config).await
     }
 }
 
@@ -245,6 +289,12 @@ impl fmt::Debug for Origin {
             .field("has_subscriber", &self.subscriber.is_some())
             .finish()
     }
+}
+
+/// Nobody asks a cluster as a whole: its nodes have origins of their own.
+fn no_one_server() -> RedisError {
+    let what = "a cluster is many servers";
+    (ErrorKind::InvalidClientConfig, what).into()
 }
 
 #[cfg(feature = "sentinel")]

@@ -32,6 +32,26 @@ impl Verb {
     }
 }
 
+/// How scripts tell a process of its grants.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) enum Publish {
+    /// On its one channel, by `PUBLISH`.
+    Plain,
+    /// On its channel of the gate's tag, by `SPUBLISH`: on the nodes of a cluster, from Redis 7 on.
+    Sharded,
+}
+
+impl Publish {
+    const ALL: [Self; 2] = [Self::Plain, Self::Sharded];
+
+    const fn part(self) -> &'static str {
+        match self {
+            Self::Plain => include_str!("../../lua/lib/inbox.lua"),
+            Self::Sharded => include_str!("../../lua/lib/shard_inbox.lua"),
+        }
+    }
+}
+
 /// The parts in front of a script's body. Each uses functions of those before it only.
 const NOW: &str = include_str!("../../lua/lib/now.lua");
 /// All that the quickest way needs.
@@ -96,7 +116,7 @@ pub(crate) struct Script {
 }
 
 impl Script {
-    fn new(kind: Kind, verb: Verb, now: &str) -> Self {
+    fn new(kind: Kind, verb: Verb, publish: Publish, now: &str) -> Self {
         let (place, setting, holders) = match kind {
             Kind::Mutex => ("mutex", FENCED, STRING_HOLDERS),
             Kind::Exact => ("exact", UNFENCED, STRING_HOLDERS),
@@ -112,6 +132,7 @@ impl Script {
             DRAWING,
             taken,
             BASICS,
+            publish.part(),
             quick(kind, verb),
             ROSTER,
             setting,
@@ -119,7 +140,11 @@ impl Script {
             HAND_OFF,
             verb.body(),
         ];
-        Self::of(format!("{place}/{}", verb.name()), code.concat())
+        let name = match publish {
+            Publish::Plain => format!("{place}/{}", verb.name()),
+            Publish::Sharded => format!("{place}/{}/sharded", verb.name()),
+        };
+        Self::of(name, code.concat())
     }
 
     fn of_rates(now: &str) -> Self {
@@ -131,8 +156,8 @@ impl Script {
         Self { name, code, sha }
     }
 
-    pub(crate) fn get(kind: Kind, verb: Verb) -> &'static Self {
-        &SCRIPTS[kind as usize * Verb::ALL.len() + verb as usize]
+    pub(crate) fn get(kind: Kind, verb: Verb, publish: Publish) -> &'static Self {
+        &SCRIPTS[publish as usize][kind as usize * Verb::ALL.len() + verb as usize]
     }
 
     /// The one for rates.
@@ -140,19 +165,26 @@ impl Script {
         &TAKE
     }
 
-    /// Every script, to load them.
-    pub(crate) fn all() -> impl Iterator<Item = &'static Self> {
-        SCRIPTS.iter().chain([Self::take()])
+    /// Every script of every server.
+    pub(crate) fn each() -> impl Iterator<Item = &'static Self> {
+        SCRIPTS.iter().flatten().chain([Self::take()])
+    }
+
+    /// Every script of a server, to load them.
+    pub(crate) fn all(publish: Publish) -> impl Iterator<Item = &'static Self> {
+        SCRIPTS[publish as usize].iter().chain([Self::take()])
     }
 }
 
 static TAKE: LazyLock<Script> = LazyLock::new(|| Script::of_rates(NOW));
 
-static SCRIPTS: LazyLock<Vec<Script>> = LazyLock::new(|| {
-    Kind::ALL
-        .into_iter()
-        .flat_map(|kind| Verb::ALL.map(|verb| Script::new(kind, verb, NOW)))
-        .collect()
+static SCRIPTS: LazyLock<[Vec<Script>; Publish::ALL.len()]> = LazyLock::new(|| {
+    Publish::ALL.map(|publish| {
+        Kind::ALL
+            .into_iter()
+            .flat_map(|kind| Verb::ALL.map(|verb| Script::new(kind, verb, publish, NOW)))
+            .collect()
+    })
 });
 
 #[cfg(test)]

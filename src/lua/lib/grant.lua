@@ -44,7 +44,7 @@ local function push_grant(gate, token, weight, limit, lease_ms, waiting)
   -- Last, because nothing rolls back a script: what is told must stand. And by pcall, because a
   -- refused PUBLISH would end the script with the permit given to somebody who never hears of it.
   local text = "g " .. token .. " " .. fence .. " " .. ms
-  local heard = redis.pcall("PUBLISH", inbox_of(gate.roster, instance_of(token)), text)
+  local heard = redis.pcall(PUBLISH, inbox_of(gate.roster, instance_of(token)), text)
   if type(heard) == "table" then
     holders_remove(gate, token, weight)
     if waiting then
@@ -102,7 +102,7 @@ local function grant(gate, own, own_ms)
       -- A later release's record: what it asks for is unknown here, so its place is respected.
       return nil, false
     elseif weight > gate_limit(gate, limit) then
-      redis.pcall("PUBLISH", inbox_of(gate.roster, instance_of(token)), "n " .. token .. " " .. digits(gate_stamp(gate)))
+      redis.pcall(PUBLISH, inbox_of(gate.roster, instance_of(token)), "n " .. token .. " " .. digits(gate_stamp(gate)))
       drop(gate, token)
     elseif not holders_fit(gate, weight, gate_limit(gate, limit)) then
       return nil, false

@@ -1,15 +1,10 @@
--- Processes, as their tokens and inboxes name them.
+-- Processes, as their tokens name them.
 
 -- The first characters of a token name the process that drew it.
 local INSTANCE_LENGTH = 12
 
 local function instance_of(token)
   return string.sub(token, 1, INSTANCE_LENGTH)
-end
-
--- The channel on which a process hears of its grants. Its name begins with the prefix of all keys, which comes before the tag.
-local function inbox_of(roster, instance)
-  return string.match(roster, "^(.-):{") .. ":inbox:" .. instance
 end
 
 -- Says of a member of the roster that it is true for `ms`.

@@ -31,7 +31,7 @@ if mine then
       redis.call("HSET", KEYS[3], "S", waiter)
       keep(KEYS[3], KEEP_MS)
       local told = "g " .. waiter .. " " .. drawn .. " " .. lease_ms
-      local heard = redis.pcall("PUBLISH", inbox_of(KEYS[4], instance), told)
+      local heard = redis.pcall(PUBLISH, inbox_of(KEYS[4], instance), told)
       if type(heard) == "number" and heard > 0 then
         redis.call("ZREM", KEYS[2], waiter)
         if fields[4] then

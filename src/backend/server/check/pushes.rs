@@ -1,9 +1,12 @@
 //! The way of a push: subscribed to where the handle listens, published where it commands.
 
-use redis::{RedisError, ServerError, Value};
+use std::sync::Arc;
+
+use redis::{AsyncConnectionConfig, RedisError, ServerError, Value};
 
 use super::{Outcome, Survey};
 use crate::backend::server::reply::failure::Trouble;
+use crate::backend::server::script::Publish;
 use crate::backend::server::subscription::Subscription;
 use crate::check::{Finding, Severity};
 use crate::error::BackendError;
@@ -11,13 +14,23 @@ use crate::error::BackendError;
 impl Survey {
     /// Listens, and publishes what nobody takes for a grant.
     pub(super) async fn try_pushes(&mut self, exact: &[String]) -> Result<(), BackendError> {
-        let channel = self.inspector.prefix.inbox(&self.instance);
+        let prefix = &self.inspector.prefix;
+        let (channel, publish, subscribe) = match self.publish {
+            Publish::Plain => (prefix.inbox(&self.instance), "+publish", "+subscribe"),
+            Publish::Sharded => {
+                let channel = prefix.shard_inbox(&self.instance, self.place.tag);
+                (channel, "+spublish", "+ssubscribe")
+            }
+        };
         // Kept until the end: who listens is counted.
         let mut listening = self.subscriber().await;
         let mut listens = false;
         if let Some(connection) = &mut listening {
-            let subscribed = connection.subscribe(&channel).await;
-            listens = self.note(subscribed, ("+subscribe", Severity::Warning))?;
+            let subscribed = match self.publish {
+                Publish::Plain => connection.subscribe(&channel).await,
+                Publish::Sharded => connection.join_slot(&channel).await,
+            };
+            listens = self.note(subscribed, (subscribe, Severity::Warning))?;
             let pinged = connection.ping().await;
             let pinged = pinged.and_then(|answer| answer.extract_error().map(drop));
             self.note(pinged, ("+ping", Severity::Note))?;
@@ -26,11 +39,11 @@ impl Survey {
                     .await?;
             }
         }
-        let answer = self.ask_one(&["PUBLISH", &channel, "check"]).await?;
-        match self.judge(answer, Some(("+publish", Severity::Warning)))? {
+        let command = publish.trim_start_matches('+').to_owned();
+        let answer = self.ask_one(&[&command, &channel, "check"]).await?;
+        match self.judge(answer, Some((publish, Severity::Warning)))? {
             Outcome::Done(Value::Int(0)) if listens => self.find(Finding::Unheard),
             Outcome::Failed(code) => {
-                let command = "publish".to_owned();
                 self.find(Finding::CommandFails { command, code });
             }
             Outcome::Done(_) | Outcome::NotNow | Outcome::Denied => {}
@@ -72,8 +85,16 @@ impl Survey {
             return None;
         }
         // Nobody takes the pushes: that one would come is seen from where it is sent.
-        match origin.listen(settings, |_, _| ()).await {
-            Ok((subscription, _)) => Some(subscription),
+        let listening = if self.in_cluster {
+            let config = AsyncConnectionConfig::new();
+            let opened = origin.listen_to_slots(settings, config).await;
+            opened.map(|opened| Subscription::to_slots(opened, Arc::default(), settings))
+        } else {
+            let listening = origin.listen(settings, |_, _| ()).await;
+            listening.map(|(subscription, _)| subscription)
+        };
+        match listening {
+            Ok(subscription) => Some(subscription),
             Err(error) => {
                 let cause = Trouble::of(error).cause.into_owned();
                 self.find(Finding::SubscriberFails { cause });

@@ -40,7 +40,7 @@ impl Survey {
 
     async fn load_scripts(&mut self, may_eval: bool) -> Result<(), BackendError> {
         let mut may_load = true;
-        for answer in self.ask(&link::scripts()).await? {
+        for answer in self.ask(&link::scripts(self.publish)).await? {
             let rule = Some(("+script|load", Severity::Note));
             match self.judge(answer, rule)? {
                 Outcome::Denied => may_load = false,
@@ -91,7 +91,11 @@ impl Survey {
             let Some(answer) = answer else { continue };
             match reply::acquired(&answer, LEASE).map(|reply| reply.outcome) {
                 Ok(Acquired::Held { fence, .. }) => trial.fence = Some(fence),
-                _ => self.nonsense(Script::get(trial.kind, Verb::Acquire).name.clone()),
+                _ => self.nonsense(
+                    Script::get(trial.kind, Verb::Acquire, self.publish)
+                        .name
+                        .clone(),
+                ),
             }
         }
         // What could not be taken can't be renewed and given back; that has been noted, too.
@@ -101,7 +105,11 @@ impl Survey {
             if let Some(answer) = answer {
                 let left = reply::renewed(&answer).map(|reply| reply.outcome.1);
                 if !matches!(left.as_deref(), Ok([Renewed::Left(_)])) {
-                    self.nonsense(Script::get(trial.kind, Verb::Renew).name.clone());
+                    self.nonsense(
+                        Script::get(trial.kind, Verb::Renew, self.publish)
+                            .name
+                            .clone(),
+                    );
                 }
             }
         }
@@ -110,7 +118,11 @@ impl Survey {
             if let Some(answer) = answer {
                 let ended = reply::ended(&answer).map(|reply| reply.outcome.0);
                 if ended != Ok(Ended::Released) {
-                    self.nonsense(Script::get(trial.kind, Verb::End).name.clone());
+                    self.nonsense(
+                        Script::get(trial.kind, Verb::End, self.publish)
+                            .name
+                            .clone(),
+                    );
                 }
             }
         }
@@ -194,18 +206,19 @@ impl Survey {
                 Outcome::Failed(code)
                     if code == "NOSCRIPT" && self.inspector.settings.preloaded =>
                 {
-                    let script = call.script().name.clone();
+                    let script = call.script(self.publish).name.clone();
                     self.find(Finding::NotLoaded { script });
                     None
                 }
                 Outcome::Failed(code) => {
-                    let script = call.script().name.clone();
+                    let script = call.script(self.publish).name.clone();
                     self.find(Finding::ScriptFails { script, code });
                     None
                 }
                 Outcome::Denied => {
                     // All that it runs was allowed by itself.
-                    let (script, code) = (call.script().name.clone(), "NOPERM".to_owned());
+                    let (script, code) =
+                        (call.script(self.publish).name.clone(), "NOPERM".to_owned());
                     self.find(Finding::ScriptFails { script, code });
                     None
                 }
@@ -218,7 +231,12 @@ impl Survey {
     async fn send(&mut self, calls: &[Call], whole: bool) -> Result<Vec<Value>, BackendError> {
         let mut pipeline = Pipeline::with_capacity(calls.len());
         for call in calls {
-            pipeline.add_command(call.command(whole, &self.instance, &mut self.names));
+            pipeline.add_command(call.command(
+                self.publish,
+                whole,
+                &self.instance,
+                &mut self.names,
+            ));
         }
         if calls.is_empty() {
             return Ok(Vec::new());

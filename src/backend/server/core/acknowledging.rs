@@ -45,7 +45,8 @@ impl Core {
             return;
         };
         let least = self.settings.replicas.map_or(0, |replicas| replicas.least);
-        let result = self.decode(now, result, reply::renewed);
+        let link = self.link_of(renew.tag);
+        let result = self.decode(now, link, result, reply::renewed);
         match result {
             Ok(answer) if replicas < least => {
                 let (stamp, entries) = answer;
@@ -94,7 +95,7 @@ impl Core {
                 self.leave(now, lease.token, Err(error.into()));
             } else {
                 waiter.trouble = Some(Box::new(failure.clone()));
-                waiter.retry_later(now, lease.token);
+                waiter.retry_later(now, lease.token, failure);
                 self.schedule(lease.token);
             }
         }

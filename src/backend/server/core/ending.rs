@@ -5,7 +5,7 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 
 use super::failing::{Progress, Stage};
-use super::{Core, Due, Entry, Open, retry_in};
+use super::{Core, Due, Entry, Open, one_more, retry_in};
 use crate::backend::server::call::{Body, Call, End, LONGEST_WAIT, Request};
 use crate::backend::server::reply::{Ended, Failure};
 use crate::backend::{ReleaseAnswer, Wait};
@@ -111,8 +111,7 @@ impl Core {
             return;
         };
         let resource = &ending.request.resource;
-        if ending.in_flight || ending.rests(now) || !self.links[resource.tag.link(self.links.len())]
-        {
+        if ending.in_flight || ending.rests(now) || !self.links[self.routes.link(resource.tag)] {
             return;
         }
         ending.in_flight = true;
@@ -173,7 +172,7 @@ impl Core {
                 if !matches!(failure, Failure::NotSent) {
                     ending.retry_at =
                         now.after(retry_in(ending.attempts, token.jitter(ending.attempts)));
-                    ending.attempts += 1;
+                    ending.attempts = one_more(ending.attempts, &failure);
                     ending.unsure |= matches!(failure, Failure::Unknown(_));
                 }
                 if matches!(failure, Failure::Final(..)) {

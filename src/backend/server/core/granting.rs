@@ -4,6 +4,7 @@
 use std::time::Duration;
 
 use super::{Core, Entry};
+use crate::backend::server::reply::Failure;
 use crate::error::{BackendError, BackendErrorKind};
 use crate::lease::Lease;
 use crate::time::Instant;
@@ -141,7 +142,9 @@ impl Core {
             Some(deadline) => self.hand_over(now, token, fence, deadline, true),
             // Whoever is asked for replicas may be another server than who granted it, for as long
             // as a failover goes on: the same grant may be told of again, and there is no hurry.
-            None if self.settings.replicas.is_some() => waiter.retry_later(now, token),
+            None if self.settings.replicas.is_some() => {
+                waiter.retry_later(now, token, &Failure::Unknown(None));
+            }
             None => {
                 waiter.over = Some(fence);
                 self.ask(now, token);

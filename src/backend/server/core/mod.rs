@@ -19,8 +19,10 @@ mod acknowledging;
 mod ending;
 pub(super) mod failing;
 mod granting;
+mod hearing;
 mod holding;
 mod outage;
+mod routes;
 mod shutdown;
 mod speaking;
 mod stamps;
@@ -38,8 +40,10 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 
 use self::ending::Ending;
+use self::hearing::Ears;
 use self::holding::Holder;
 use self::outage::Breaker;
+pub(super) use self::routes::{NOWHERE, Routes};
 use self::shutdown::Shutdown;
 use self::speaking::TagState;
 pub(super) use self::taking::Asked;
@@ -64,6 +68,18 @@ use crate::token::{ByToken, Token};
 fn retry_in(attempts: u32, random: u32) -> Duration {
     const RETRY: Backoff = Backoff::new(Duration::from_millis(25), Duration::from_secs(1));
     RETRY.pause(attempts, random)
+}
+
+/// How many attempts there were that the pause grows with, after one more.
+fn one_more(attempts: u32, failure: &Failure) -> u32 {
+    /// What is on its way is asked for every 100 ms at least.
+    const BRIEF: u32 = 2;
+    let more = attempts.saturating_add(1);
+    if failure.is_brief() {
+        more.min(BRIEF)
+    } else {
+        more
+    }
 }
 
 /// What a caller asks of the background thread.
@@ -96,11 +112,27 @@ pub(super) enum Command {
     },
 }
 
-/// A channel that other clients of an exact key tell of releases on.
+/// What to listen to, or no longer.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Channel {
-    Join(Box<str>),
-    Leave(Box<str>),
+    Join(Topic),
+    Leave(Topic),
+}
+
+/// What is to be heard on a channel.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(super) enum Topic {
+    /// Releases by other clients of an exact key; the channel's name.
+    Released(Box<str>),
+    /// Grants under a tag, where each tag has a channel of its own.
+    Grants(Tag),
+}
+
+#[cfg(test)]
+impl From<&str> for Topic {
+    fn from(channel: &str) -> Self {
+        Self::Released(channel.into())
+    }
 }
 
 /// What is to be done with a token. Behind boxes, since a table has more room than entries.
@@ -148,15 +180,18 @@ impl Open {
 #[derive(Debug)]
 pub(super) struct Core {
     settings: Settings,
-    clock: ServerClock,
+    /// The clocks of the servers at the other end of the connections.
+    clocks: Vec<ServerClock>,
     /// Why there is no connection, if one was tried for.
     connect_trouble: Option<Trouble>,
+    routes: Routes,
     /// Which of the connections for commands are up.
     links: Vec<bool>,
     /// Of the same.
     breakers: Vec<Breaker>,
-    /// Whether the inbox is confirmed.
-    listening: bool,
+    ears: Ears,
+    /// When it is looked at which channels nobody needs.
+    forget_at: Instant,
     wants_inbox: bool,
     entries: HashMap<Token, Entry, ByToken>,
     tags: HashMap<Tag, TagState>,
@@ -173,15 +208,27 @@ pub(super) struct Core {
 
 impl Core {
     pub(super) fn new(settings: Settings) -> Self {
+        let routes = Routes::to_one(settings.connections);
+        let links = settings.connections;
+        Self::with(settings, routes, links, Ears::One(false))
+    }
+
+    /// Where each tag has a channel of its own, and a connection that is to be found yet.
+    pub(super) fn of_many(settings: Settings) -> Self {
+        let routes = Routes::to_owners(settings.connections, Arc::new([]));
+        Self::with(settings, routes, NOWHERE + 1, Ears::ByTag(HashMap::new()))
+    }
+
+    fn with(settings: Settings, routes: Routes, links: usize, ears: Ears) -> Self {
         Self {
-            links: vec![false; settings.connections],
-            breakers: (0..settings.connections)
-                .map(|_| Breaker::default())
-                .collect(),
+            routes,
+            links: vec![false; links],
+            breakers: (0..links).map(|_| Breaker::default()).collect(),
             settings,
-            clock: ServerClock::default(),
+            clocks: (0..links).map(|_| ServerClock::default()).collect(),
             connect_trouble: None,
-            listening: false,
+            ears,
+            forget_at: Instant::from_nanos(0),
             wants_inbox: false,
             entries: HashMap::default(),
             tags: HashMap::new(),
@@ -232,7 +279,7 @@ impl Core {
     /// The connection that carries a tag's calls: always the same one, so that they run in the
     /// order of their sending.
     pub(super) fn link_of(&self, tag: Tag) -> usize {
-        tag.link(self.links.len())
+        self.routes.link(tag)
     }
 
     fn is_up(&self, tag: Tag) -> bool {
@@ -256,8 +303,8 @@ impl Core {
     }
 
     /// What the server's clock read when the connection was made.
-    pub(super) fn time_seen(&mut self, us: u64, now: Instant) {
-        self.clock.observe(us, now);
+    pub(super) fn time_seen(&mut self, link: usize, us: u64, now: Instant) {
+        self.clocks[link].observe(us, now);
     }
 
     pub(super) fn answer(
@@ -267,20 +314,22 @@ impl Core {
         result: Result<redis::Value, Failure>,
     ) {
         let sent = call.sent;
+        let link = self.link_of(call.tag());
         if matches!(result, Ok(_) | Err(Failure::Final(..))) {
-            self.served(self.link_of(call.tag()));
+            self.served(link);
         }
         match call.body {
             Body::Acquire(ask) => {
-                let result = self.decode(now, result, |value| reply::acquired(value, ask.lease));
+                let result =
+                    self.decode(now, link, result, |value| reply::acquired(value, ask.lease));
                 self.acquired(now, sent, &ask, result);
             }
             Body::End(end) => {
-                let result = self.decode(now, result, reply::ended);
+                let result = self.decode(now, link, result, reply::ended);
                 self.ended(now, end.token, result);
             }
             Body::Renew(renew) => {
-                let result = self.decode(now, result, reply::renewed);
+                let result = self.decode(now, link, result, reply::renewed);
                 self.renewed(now, sent, &renew, result);
             }
             Body::Take(take) => self.took(now, &take, result),
@@ -292,12 +341,13 @@ impl Core {
     fn decode<T>(
         &mut self,
         now: Instant,
+        link: usize,
         result: Result<redis::Value, Failure>,
         decode: impl FnOnce(&redis::Value) -> Result<Reply<T>, Garbled>,
     ) -> Result<T, Failure> {
         let reply = decode(&result?).map_err(|Garbled| garbled())?;
         if reply.us > 0 {
-            self.clock.observe(reply.us, now);
+            self.clocks[link].observe(reply.us, now);
         }
         Ok(reply.outcome)
     }
@@ -329,9 +379,29 @@ impl Core {
         }
         self.connect_trouble = None;
         self.served(link);
+        let routes = self.routes.clone();
+        self.resume(now, |tag| routes.link(tag) == link);
+    }
+
+    /// Other connections carry the calls of some tags from here on; so many there are. What was
+    /// asked over the former ones is asked again where it has to be.
+    pub(super) fn rerouted(&mut self, now: Instant, routes: Routes, links: usize) {
+        let old = std::mem::replace(&mut self.routes, routes);
+        self.links.resize(links, false);
+        self.breakers.resize_with(links, Breaker::default);
+        self.clocks.resize_with(links, ServerClock::default);
+        let (routes, up) = (self.routes.clone(), self.links.clone());
+        self.resume(now, |tag| {
+            let link = routes.link(tag);
+            up[link] && link != old.link(tag)
+        });
+    }
+
+    /// Goes on with all that the calls of these tags are to do.
+    fn resume(&mut self, now: Instant, concerned: impl Fn(Tag) -> bool) {
         let (mut waiting, mut rest) = (Vec::new(), Vec::new());
         for (token, entry) in &self.entries {
-            if self.link_of(entry.tag()) != link {
+            if !concerned(entry.tag()) {
                 continue;
             }
             match entry {
@@ -355,26 +425,13 @@ impl Core {
         for (_, token) in waiting {
             self.ask(now, token);
         }
-        self.send_takes(now, link);
-        self.send_unbookings(now, link);
+        self.send_takes(now, &concerned);
+        self.send_unbookings(now, &concerned);
     }
 
     /// No connection could be made: callers who are still waiting for one are told why.
     pub(super) fn connect_failed(&mut self, trouble: Trouble) {
         self.connect_trouble = Some(trouble);
-    }
-
-    /// The inbox was confirmed, or is lost. While it is down nobody can tell us, so we ask; when it
-    /// is back we ask once, how all stand.
-    pub(super) fn inbox_changed(&mut self, now: Instant, listening: bool) {
-        self.listening = listening;
-        if listening {
-            for token in self.waiting_in_queues() {
-                self.sync(now, token);
-            }
-        } else {
-            self.poll_soon(now);
-        }
     }
 
     pub(super) fn tick(&mut self, now: Instant) {
@@ -400,6 +457,7 @@ impl Core {
         for tag in tags {
             self.speak(now, tag);
         }
+        self.forget_ears(now);
         self.settle_shutdown(now);
     }
 

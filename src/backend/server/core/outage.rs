@@ -110,7 +110,7 @@ impl Core {
         let Some(Entry::Waiting(waiter)) = self.entries.get_mut(&token) else {
             return;
         };
-        let link = waiter.request.resource.tag.link(self.links.len());
+        let link = self.routes.link(waiter.request.resource.tag);
         let (Some(bridge), Some(outage), false) = (
             waiter.request.terms.bridge,
             &self.breakers[link].open,

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::stamps::Stamps;
-use super::{Channel, Core, Due, Entry};
+use super::{Channel, Core, Due, Entry, Topic};
 use crate::backend::server::call::{Body, Call, Extend, Renew};
 use crate::backend::server::reply::Crowd;
 use crate::key::{Kind, Resource, Tag};
@@ -134,7 +134,7 @@ impl Core {
         ticket: u64,
         crowd: Crowd,
     ) {
-        let listening = self.listening;
+        let listening = self.ears.hear(resource.tag);
         let state = self.tag_state(now, resource);
         let joined = !state.queues.contains_key(resource);
         let queue = state
@@ -157,7 +157,8 @@ impl Core {
             queue.pump_at = queue.pump_at.min(pump_at);
         }
         if joined && let Some(channel) = &resource.released {
-            self.channels.push(Channel::Join(channel.clone()));
+            self.channels
+                .push(Channel::Join(Topic::Released(channel.clone())));
         }
         self.schedule_tag(resource.tag);
     }
@@ -174,7 +175,8 @@ impl Core {
         if queue.order.is_empty() {
             state.queues.remove(resource);
             if let Some(channel) = &resource.released {
-                self.channels.push(Channel::Leave(channel.clone()));
+                self.channels
+                    .push(Channel::Leave(Topic::Released(channel.clone())));
             }
             self.drop_idle_tag(resource.tag);
         }
@@ -240,9 +242,10 @@ impl Core {
     }
 
     /// Pushes can't be heard for now: ask as often as for a stranger.
-    pub(super) fn poll_soon(&mut self, now: Instant) {
+    pub(super) fn poll_soon(&mut self, now: Instant, concerned: impl Fn(Tag) -> bool) {
         let soon = now.after(POLL.0);
-        let tags: Vec<Tag> = self.tags.keys().copied().collect();
+        let tags = self.tags.keys().copied();
+        let tags: Vec<Tag> = tags.filter(|tag| concerned(*tag)).collect();
         for tag in tags {
             if let Some(state) = self.tags.get_mut(&tag) {
                 for queue in state.queues.values_mut() {

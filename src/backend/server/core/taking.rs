@@ -14,13 +14,13 @@ use tokio::sync::oneshot;
 
 use super::failing::{Progress, Stage};
 use super::unbooking::Booked;
-use super::{Command, Core, Due, retry_in};
+use super::{Command, Core, Due, one_more, retry_in};
 use crate::backend::server::advice;
 use crate::backend::server::call::{self, Body, Call};
 use crate::backend::server::reply::{self, Failure};
 use crate::backend::{Take, Taken};
 use crate::error::{BackendError, BackendErrorKind, LockError, Refusal, RefusalKind};
-use crate::key::Subject;
+use crate::key::{Subject, Tag};
 use crate::time::Instant;
 
 /// What a caller asks of a subject's quotas.
@@ -90,7 +90,7 @@ impl Core {
         let Some(taker) = self.takers.get_mut(&id) else {
             return;
         };
-        let link = taker.asked.subject.tag.link(self.links.len());
+        let link = self.routes.link(taker.asked.subject.tag);
         // Asked as soon as there is a connection.
         if taker.in_flight || !self.links[link] {
             return;
@@ -109,10 +109,9 @@ impl Core {
     }
 
     /// A connection came up: those that wait for it are sent, in their order.
-    pub(super) fn send_takes(&mut self, now: Instant, link: usize) {
-        let concerned = |(id, taker): (&u64, &Taker)| {
-            (self.link_of(taker.asked.subject.tag) == link).then_some(*id)
-        };
+    pub(super) fn send_takes(&mut self, now: Instant, concerned: impl Fn(Tag) -> bool) {
+        let concerned =
+            |(id, taker): (&u64, &Taker)| concerned(taker.asked.subject.tag).then_some(*id);
         let mut concerned: Vec<u64> = self.takers.iter().filter_map(concerned).collect();
         concerned.sort_unstable();
         for id in concerned {
@@ -192,7 +191,7 @@ impl Core {
                 // It did not run.
                 if !matches!(failure, Failure::NotSent) {
                     taker.retry_at = now.after(retry_in(taker.attempts, take.id as u32 % 256));
-                    taker.attempts += 1;
+                    taker.attempts = one_more(taker.attempts, &failure);
                     taker.trouble = Some(failure);
                 }
                 if now >= taker.patience {
@@ -216,7 +215,7 @@ impl Core {
             } else {
                 taker.trouble.take()
             };
-            let link = taker.asked.subject.tag.link(self.links.len());
+            let link = self.routes.link(taker.asked.subject.tag);
             self.fail_taker(now, id, failure.as_ref());
             self.overran(now, link, failure);
             return;
@@ -259,7 +258,7 @@ impl Core {
         let Some(taker) = self.takers.get_mut(&id) else {
             return;
         };
-        let link = taker.asked.subject.tag.link(self.links.len());
+        let link = self.routes.link(taker.asked.subject.tag);
         let Some((since, failure)) = self.breakers[link].outage() else {
             return;
         };

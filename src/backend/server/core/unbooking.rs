@@ -14,7 +14,7 @@ use std::time::Duration;
 use super::{Core, Due, retry_in};
 use crate::backend::server::call::{Body, Call, Unbook};
 use crate::backend::server::reply::{Failure, Trace};
-use crate::key::Subject;
+use crate::key::{Subject, Tag};
 use crate::time::Instant;
 
 /// For so long a turn is given back whose moment is near.
@@ -88,7 +88,7 @@ impl Core {
         };
         let Booked { subject, trace, .. } = &unbooking.booked;
         unbooking.retry_at = Instant::FAR;
-        if !unbooking.in_flight && self.links[subject.tag.link(self.links.len())] {
+        if !unbooking.in_flight && self.links[self.routes.link(subject.tag)] {
             unbooking.in_flight = true;
             let unbook = Unbook {
                 id,
@@ -106,9 +106,9 @@ impl Core {
     }
 
     /// The last one first, as they are given back.
-    pub(super) fn send_unbookings(&mut self, now: Instant, link: usize) {
+    pub(super) fn send_unbookings(&mut self, now: Instant, concerned: impl Fn(Tag) -> bool) {
         let concerned = |(id, unbooking): (&u64, &Unbooking)| {
-            (self.link_of(unbooking.booked.subject.tag) == link).then_some(*id)
+            concerned(unbooking.booked.subject.tag).then_some(*id)
         };
         let mut concerned: Vec<u64> = self.unbookings.iter().filter_map(concerned).collect();
         concerned.sort_unstable();

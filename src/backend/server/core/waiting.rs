@@ -6,7 +6,7 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 
 use super::failing::{Progress, Stage};
-use super::{Core, Due, Entry, Open, retry_in};
+use super::{Core, Due, Entry, Open, one_more, retry_in};
 use crate::backend::server::call::{Ask, Body, Call, Request};
 use crate::backend::server::reply::{Acquired, Crowd, Failure};
 use crate::backend::{Place, Wait};
@@ -130,9 +130,9 @@ impl Waiter {
         end.min(self.retry_at)
     }
 
-    pub(super) fn retry_later(&mut self, now: Instant, token: Token) {
+    pub(super) fn retry_later(&mut self, now: Instant, token: Token, failure: &Failure) {
         self.retry_at = now.after(retry_in(self.attempts, token.jitter(self.attempts)));
-        self.attempts += 1;
+        self.attempts = one_more(self.attempts, failure);
     }
 
     pub(super) fn progress(&self, now: Instant) -> Progress {
@@ -174,7 +174,7 @@ impl Core {
             return;
         }
         if request.terms.wait != Wait::No {
-            self.wants_inbox = true;
+            self.listen(now, request.resource.tag);
         }
         let patient = request.terms.wait == Wait::Unbounded;
         let unavailable = self.time_to_answer(now, request.terms.bridge.is_some(), patient);
@@ -189,7 +189,8 @@ impl Core {
     /// answer of its own. Time to connect before, if that is under way for the first time, or for who
     /// has time.
     pub(super) fn time_to_answer(&self, now: Instant, budgeted: bool, patient: bool) -> Duration {
-        let first = self.clock.ms(now).is_none() && self.connect_trouble.is_none();
+        let never = self.clocks.iter().all(|clock| clock.ms(now).is_none());
+        let first = never && self.connect_trouble.is_none();
         let connect = if first || patient {
             self.settings.connect_timeout
         } else {
@@ -215,8 +216,8 @@ impl Core {
             return;
         }
         let tag = waiter.request.resource.tag;
-        let link = tag.link(self.links.len());
-        let Some(server_ms) = self.clock.ms(now).filter(|_| self.links[link]) else {
+        let link = self.routes.link(tag);
+        let Some(server_ms) = self.clocks[link].ms(now).filter(|_| self.links[link]) else {
             // Asked as soon as there is a connection, which brings a reading of the server's clock.
             return;
         };
@@ -237,7 +238,7 @@ impl Core {
             wait,
             max_waiters: request.terms.max_waiters,
             ticket: waiter.ticket,
-            pushed: self.listening,
+            pushed: self.ears.hear(tag),
         };
         waiter.open.sent(ask.latest_ms);
         waiter.in_flight = true;
@@ -247,6 +248,7 @@ impl Core {
         waiter.sent = now;
         if request.terms.wait != Wait::No {
             self.spoke(now, tag);
+            self.listen(now, tag);
         }
         self.calls.push(Call {
             sent: now,
@@ -362,8 +364,9 @@ impl Core {
                     self.ask(now, token);
                 } else {
                     waiter.late = 0;
-                    waiter.trouble = Some(Box::new(Failure::Unknown(None)));
-                    waiter.retry_later(now, token);
+                    let failure = Failure::Unknown(None);
+                    waiter.retry_later(now, token, &failure);
+                    waiter.trouble = Some(Box::new(failure));
                 }
             }
             Acquired::Never => self.refuse(now, token, RefusalKind::NeverFits),
@@ -380,16 +383,16 @@ impl Core {
             Failure::NotSent | Failure::NoScript => waiter.open.answered(),
             Failure::Unknown(_) => {
                 waiter.unsure = true;
-                waiter.retry_later(now, token);
+                waiter.retry_later(now, token, &failure);
             }
             Failure::NotNow(..) => {
                 waiter.open.answered();
-                waiter.retry_later(now, token);
+                waiter.retry_later(now, token, &failure);
             }
             // A place in the queue outlasts a server that declines for a while.
             Failure::Final(BackendErrorKind::Refused, _) if waiter.is_queued() => {
                 waiter.open.answered();
-                waiter.retry_later(now, token);
+                waiter.retry_later(now, token, &failure);
             }
             Failure::Final(..) => {
                 waiter.open.answered();
@@ -422,7 +425,7 @@ impl Core {
                 .trouble
                 .take()
                 .or_else(|| waiter.in_flight.then(|| Box::new(Failure::Unknown(None))));
-            let link = waiter.request.resource.tag.link(self.links.len());
+            let link = self.routes.link(waiter.request.resource.tag);
             let error = self.waiter_error(now, token, trouble.as_deref());
             self.leave(now, token, Err(error.into()));
             self.overran(now, link, trouble.map(|trouble| *trouble));
@@ -520,19 +523,6 @@ impl Core {
         };
         self.dequeued(&waiter.request.resource, token, waiter.ticket);
         Some(waiter)
-    }
-
-    /// The waiters that a reconnected inbox has to ask for, in their order.
-    pub(super) fn waiting_in_queues(&self) -> Vec<Token> {
-        let waits = |(token, entry): (&Token, &Entry)| match entry {
-            Entry::Waiting(waiter) if waiter.request.terms.wait != Wait::No => {
-                Some((waiter.rank(), *token))
-            }
-            _ => None,
-        };
-        let mut waiting: Vec<_> = self.entries.iter().filter_map(waits).collect();
-        waiting.sort_unstable();
-        waiting.into_iter().map(|(_, token)| token).collect()
     }
 
     /// Whether an acquire of `token` is under way that was sent no earlier than `sent`, and so runs

@@ -52,6 +52,22 @@ impl Failure {
         Self::NotNow(BackendErrorKind::NotServing, error)
     }
 
+    /// Whether it is over in a moment: what is asked for is on its way to another node of a
+    /// cluster.
+    pub(crate) fn is_brief(&self) -> bool {
+        matches!(self, Self::NotNow(_, error) if matches!(error.code(), Some("ASK" | "MOVED" | "TRYAGAIN")))
+    }
+
+    /// The same, of a node of a cluster. While a slot is on its way, a key that a script has removed
+    /// counts as one that has left: the script is ended where it touches it again, and what it wrote
+    /// before stays. What is repeated with the same token finds that.
+    pub(crate) fn of_moving_slot(self) -> Self {
+        match self {
+            Self::Final(_, error) if error.code() == Some("CROSSSLOT") => Self::Unknown(None),
+            other => other,
+        }
+    }
+
     /// What an error of the connection means for the requests that were under way on it.
     pub(crate) fn of_connection(error: RedisError) -> Self {
         match error.kind() {
@@ -237,7 +253,7 @@ fn read<'a>(code: &'a str, details: Option<&'a str>) -> (&'a str, BackendErrorKi
 
 /// What no server gives a code of its own is known by how its text begins.
 fn worded(details: &str) -> (&'static str, BackendErrorKind) {
-    const WORDED: [(&str, &str, BackendErrorKind); 12] = [
+    const WORDED: [(&str, &str, BackendErrorKind); 13] = [
         // A script's own command, in 6.2 and 7.0, and later.
         (
             "The user executing the script can't",
@@ -270,6 +286,12 @@ fn worded(details: &str) -> (&'static str, BackendErrorKind) {
         (
             "SELECT is not allowed",
             "ERR",
+            BackendErrorKind::Unsupported,
+        ),
+        // Asked for the nodes of its cluster. No server gives that a code of its own.
+        (
+            "This instance has cluster support disabled",
+            "NOCLUSTER",
             BackendErrorKind::Unsupported,
         ),
         // Missing, renamed, or kept from us by something in between.

@@ -8,6 +8,7 @@ mod fuzz;
 mod granting;
 mod holding;
 mod outage;
+mod routing;
 mod shutdown;
 mod speaking;
 mod taking;
@@ -102,7 +103,7 @@ impl Desk {
             ms: 0,
             tokens: 0,
         };
-        desk.core.time_seen(SERVER * 1000, desk.now());
+        desk.core.time_seen(0, SERVER * 1000, desk.now());
         desk.core.link_changed(desk.now(), 0, true);
         desk.core.inbox_changed(desk.now(), true);
         desk

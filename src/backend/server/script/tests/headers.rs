@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::super::{
-    BASICS, DRAWING, HAND_OFF, NOW, RATE, ROSTER, STRING_HOLDERS, Script, Verb, ZSET_HOLDERS,
-    quick, quickest,
+    BASICS, DRAWING, HAND_OFF, NOW, Publish, RATE, ROSTER, STRING_HOLDERS, Script, Verb,
+    ZSET_HOLDERS, quick, quickest,
 };
 use super::support::Server;
 use crate::backend::server::call::LONGEST_WAIT;
@@ -13,10 +13,12 @@ use crate::key::Kind;
 use crate::time::CLAIM;
 use crate::token::Instance;
 
-const PARTS: [&str; 7] = [
+const PARTS: [&str; 9] = [
     NOW,
     DRAWING,
     BASICS,
+    Publish::Plain.part(),
+    Publish::Sharded.part(),
     ROSTER,
     STRING_HOLDERS,
     ZSET_HOLDERS,
@@ -270,7 +272,7 @@ fn scripts_touch_no_key_but_those_they_are_given() {
 
 #[test]
 fn scripts_run_on_every_server_from_6_2_on() {
-    for script in Script::all() {
+    for script in Publish::ALL.into_iter().flat_map(Script::all) {
         assert!(
             !script.code.starts_with("#!"),
             "6.2 knows no shebang: {}",
@@ -282,15 +284,19 @@ fn scripts_run_on_every_server_from_6_2_on() {
             .filter(|line| line.starts_with("function "));
         assert_eq!(globals.count(), 0, "{}", script.name);
     }
-    let names: BTreeSet<&str> = Script::all().map(|script| script.name.as_str()).collect();
-    assert_eq!(names.len(), 10);
+    for publish in Publish::ALL {
+        let names: BTreeSet<&str> = Script::all(publish)
+            .map(|script| script.name.as_str())
+            .collect();
+        assert_eq!(names.len(), 10);
+    }
 }
 
 #[test]
 fn a_server_loads_every_script_under_the_hash_that_we_send() {
     let server = Server::start();
     let mut connection = server.connection();
-    for script in Script::all() {
+    for script in Publish::ALL.into_iter().flat_map(Script::all) {
         let sha: String = redis::cmd("SCRIPT")
             .arg("LOAD")
             .arg(&script.code)

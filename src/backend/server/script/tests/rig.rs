@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use redis::{ConnectionLike, RedisResult, Value};
 
-use super::super::{Script, Verb};
+use super::super::{Publish, Script, Verb};
 use super::support::Server;
 use crate::backend::server::reply::{numbers, whole_acquired, whole_ended};
 use crate::key::{Kind, Prefix, Resource, Shared};
@@ -36,7 +36,7 @@ pub(super) struct Scripts(Vec<String>);
 impl Scripts {
     /// The real ones, but for the clock.
     pub(super) fn with_given_clock() -> Self {
-        Self::made(|kind, verb| Script::new(kind, verb, GIVEN_CLOCK).code)
+        Self::made(|kind, verb| Script::new(kind, verb, Publish::Plain, GIVEN_CLOCK).code)
     }
 
     pub(super) fn made(text: impl Fn(Kind, Verb) -> String) -> Self {
