@@ -62,7 +62,8 @@ async fn at_last(gate: &Mutex, mut asked: JoinHandle<Result<MutexGuard, LockErro
     }
 }
 
-/// Tries each lock by turns, as one who asks for no acknowledgement and gets what the server grants.
+/// Tries each lock by turns, as one who asks for no acknowledgement and gets what the server
+/// grants.
 fn try_all(gates: Vec<Mutex>) -> JoinHandle<()> {
     tokio::spawn(async move {
         loop {
@@ -77,8 +78,8 @@ fn try_all(gates: Vec<Mutex>) -> JoinHandle<()> {
     })
 }
 
-/// R3 with C117: whatever was handed out is known to a replica; whatever was not is handed out by the
-/// new master.
+/// R3 with C117: whatever was handed out is known to a replica; whatever was not is handed out by
+/// the new master.
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "slow: scripts/test --topologies"]
 async fn no_lease_that_was_handed_out_is_granted_twice_after_a_crash_of_the_master() {
