@@ -311,6 +311,20 @@ struct Inner {
     /// What failed, of which gate, and what to do.
     text: String,
     source: Option<redis::RedisError>,
+    /// Of each server of a quorum.
+    servers: Vec<ServerVote>,
+}
+
+/// How one server of a quorum stood when no quorum could be had.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum ServerVote {
+    /// It did what was asked.
+    Given,
+    /// Others hold there.
+    Busy,
+    /// It could not be asked, or did not do what was asked.
+    Failed(BackendErrorKind),
 }
 
 impl BackendError {
@@ -319,11 +333,28 @@ impl BackendError {
         text: impl Into<String>,
         source: Option<redis::RedisError>,
     ) -> Self {
+        Self::of_servers(kind, text, source, Vec::new())
+    }
+
+    pub(crate) fn of_servers(
+        kind: BackendErrorKind,
+        text: impl Into<String>,
+        source: Option<redis::RedisError>,
+        servers: Vec<ServerVote>,
+    ) -> Self {
         Self(Arc::new(Inner {
             kind,
             text: text.into(),
             source,
+            servers,
         }))
+    }
+
+    /// How each server of a [quorum](crate::quorum) stood, in the order in which they were named;
+    /// empty where there is only one. The text says the same in words.
+    #[must_use]
+    pub fn servers(&self) -> &[ServerVote] {
+        &self.0.servers
     }
 
     /// The background thread is gone: only a bug of this crate ends it while a handle lives.
@@ -331,6 +362,11 @@ impl BackendError {
         let text =
             "the background thread of this handle has ended; build another, and please report it";
         Self::new(BackendErrorKind::Unreachable, text, None)
+    }
+
+    pub(crate) fn no_randomness() -> Self {
+        let text = "the system gives no random numbers, so no token can be drawn";
+        Self::new(BackendErrorKind::Refused, text, None)
     }
 
     /// What kind of failure it is, to act on.

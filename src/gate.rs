@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use tokio::task::coop::cooperative;
 
+use crate::backend::quorum::rule;
 use crate::backend::{Acquire, Backend, Place, Terms, Wait};
 use crate::error::{ConfigError, LockError, Refusal};
 use crate::key::{Key, Kind, Prefix, Resource};
@@ -179,6 +180,10 @@ impl Gate {
     }
 
     pub(crate) fn lock_delay(mut self, delay: Duration) -> Result<Self, ConfigError> {
+        if self.backend.servers() > 1 && !delay.is_zero() {
+            let problem = "it is not kept over a quorum of servers; use a handle on one server";
+            return Err(ConfigError::new("lock_delay", problem));
+        }
         self.terms.delay = Delay::new(delay)?;
         Ok(self)
     }
@@ -196,6 +201,10 @@ impl Gate {
     /// As errors, traces and [`Held`](crate::Held) name it.
     pub(crate) fn name(&self) -> &Arc<str> {
         self.origin.name()
+    }
+
+    pub(crate) fn tolerates(&self) -> usize {
+        rule::tolerated(self.backend.servers(), self.terms.limit)
     }
 
     pub(crate) fn wait(&self) -> Wait {
@@ -386,6 +395,13 @@ macro_rules! gate_settings {
             Self {
                 gate: self.gate.max_wait(max_wait),
             }
+        }
+
+        /// How many of the servers may fail while the gate can still be entered: 0 on one server or in
+        /// memory, and what the number of servers allows on a [quorum](crate::quorum).
+        #[must_use]
+        pub fn tolerates(&self) -> usize {
+            self.gate.tolerates()
         }
 
         /// Sets how many may wait at one key before newcomers are refused: 10,000 by default, over

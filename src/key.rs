@@ -334,6 +334,11 @@ impl Prefix {
         }
     }
 
+    /// Of the gates of a quorum, so that no server takes them for its own.
+    pub(crate) fn of_quorum(&self) -> Self {
+        Self(format!("{}:quorum", self.0).into())
+    }
+
     /// What all gates under `tag` share.
     pub(crate) fn shared(&self, tag: Tag) -> Shared {
         let start = format!("{}:{{{}}}", self.0, tag.text());

@@ -8,6 +8,9 @@
 //! failover with asynchronous replication can grant twice. Where correctness depends on it, check
 //! the [fencing token](FencingToken) at the resource.
 //!
+//! On a [quorum] of independent servers: mutual exclusion while no more of them lose leases than are
+//! tolerated, and no clock runs much faster than others.
+//!
 //! A [quota](Quota) is kept in any window as its algorithm says, and a call counts at most once.
 //!
 //! # Features
@@ -33,6 +36,7 @@ pub mod layer;
 mod lease;
 mod mutex;
 mod portcullis;
+pub mod quorum;
 mod rate_limit;
 pub mod scripts;
 mod semaphore;
@@ -53,7 +57,7 @@ pub use redis;
 pub use self::address::{Address, IntoAddress};
 pub use self::backend::ShutdownReport;
 pub use self::error::{
-    BackendError, BackendErrorKind, ConfigError, LockError, Refusal, RefusalKind,
+    BackendError, BackendErrorKind, ConfigError, LockError, Refusal, RefusalKind, ServerVote,
 };
 pub use self::key::Key;
 pub use self::layer::{ConcurrencyLimitLayer, Held, MutexLayer, OnOutage, RateLimitLayer};

@@ -8,6 +8,7 @@ use tokio::sync::oneshot;
 
 use crate::address::IntoAddress;
 use crate::backend::memory::{Memory, MemoryBackend};
+use crate::backend::quorum::{QuorumBackend, QuorumSettings};
 use crate::backend::server::{Origin, Replicas, ServerBackend, Settings, Source};
 use crate::backend::{Backend, ShutdownReport};
 use crate::check::{Check, ConnectError, Severity};
@@ -47,6 +48,29 @@ impl Portcullis {
     /// Starts to configure a handle.
     pub fn builder() -> Builder {
         Builder::default()
+    }
+
+    /// A handle on a majority of independent servers, with the defaults; see
+    /// [`quorum`](crate::quorum) for what that promises.
+    ///
+    /// # Errors
+    ///
+    /// As [`Builder::build`].
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # fn main() -> Result<(), portcullis::ConfigError> {
+    /// use portcullis::Portcullis;
+    ///
+    /// let gates = Portcullis::quorum(["redis://a.example/", "redis://b.example/", "redis://c.example/"])?;
+    /// assert_eq!(gates.mutex("nightly-report").tolerates(), 1);
+    /// # Ok(()) }
+    /// ```
+    pub fn quorum<S: IntoAddress>(
+        servers: impl IntoIterator<Item = S>,
+    ) -> Result<Self, ConfigError> {
+        Self::builder().quorum(servers).build()
     }
 
     /// A handle on gates in this process' memory: for development, tests, and services of which
@@ -131,6 +155,11 @@ impl Portcullis {
         ConfigError: From<Q::Error>,
     {
         let (backend, prefix) = (Arc::clone(&self.backend), self.prefix.clone());
+        if backend.servers() > 1 {
+            let problem = "it is not kept over a quorum of servers, on which nothing is counted \
+                           once; use a handle on one server";
+            return Err(ConfigError::new("rate_limiter", problem));
+        }
         Ok(RateLimiter::named(
             backend,
             prefix,
@@ -238,6 +267,9 @@ impl fmt::Debug for Portcullis {
 /// | setting | unit and range | default |
 /// | --- | --- | --- |
 /// | [`url`](Self::url) | `redis://`, `rediss://` (feature `tls`), `unix://`, `redis+sentinel://` (feature `sentinel`), `redis+cluster://` (feature `cluster`) | `redis://127.0.0.1/` |
+/// | [`quorum`](Self::quorum) | 3 to 15 servers, of which a majority decides | none: one server |
+/// | [`server_timeout`](Self::server_timeout) | 1 ms to 60 s | 50 ms, or TTL/20 |
+/// | [`quarantine`](Self::quarantine) | on, off | on |
 #[cfg_attr(
     feature = "tls",
     doc = "| [`tls`](Self::tls) | certificates in PEM | the CAs that the system trusts, no certificate of our own |"
@@ -259,6 +291,9 @@ pub struct Builder {
     tls: Option<Tls>,
     prefix: Option<String>,
     settings: Settings,
+    /// The servers of a quorum, if it is one.
+    servers: Option<Vec<Source>>,
+    quorum: QuorumSettings,
 }
 
 impl Builder {
@@ -289,6 +324,44 @@ impl Builder {
             Ok(address) => self.source = Some(address.source),
             Err(error) => self.url_error = Some(error),
         }
+        self
+    }
+
+    /// Takes a majority of these independent servers in place of one: see [`quorum`](crate::quorum)
+    /// for what that promises. An odd number, 3 to 15. Each has one connection for commands, and one
+    /// listens.
+    pub fn quorum<S: IntoAddress>(mut self, servers: impl IntoIterator<Item = S>) -> Self {
+        let mut all = Vec::new();
+        for server in servers {
+            match server.into_address() {
+                Ok(address) => all.push(address.source),
+                Err(error) => self.url_error = Some(error),
+            }
+        }
+        self.servers = Some(all);
+        self
+    }
+
+    /// Sets how long one server of a [quorum](Self::quorum) has for its vote: 1 ms to 60 s, by default
+    /// 50 ms or a twentieth of the gate's TTL, whichever is less.
+    ///
+    /// A request that does not wait for its turn has its answer by then. A server that says nothing for
+    /// four times as long, and for 200 ms at least, is not asked until it answers promptly again.
+    pub fn server_timeout(mut self, timeout: Duration) -> Self {
+        self.quorum.server_timeout = Some(timeout);
+        self
+    }
+
+    /// Sets whether a server of a [quorum](Self::quorum) that may have lost leases has no vote until
+    /// they have ended: on by default.
+    ///
+    /// It has none while it has run for less than a gate's TTL, as `INFO` tells, or when another server
+    /// has taken its place, as after a failover. A server that loses nothing in a restart, with
+    /// `appendonly yes` and `appendfsync always`, votes at once.
+    ///
+    /// Turned off, two processes may hold one lock after a server was restarted within a TTL.
+    pub fn quarantine(mut self, quarantine: bool) -> Self {
+        self.quorum.quarantine = quarantine;
         self
     }
 
@@ -454,10 +527,40 @@ impl Builder {
             let problem = "no address is one of TLS; take rediss:// in place of redis://";
             return Err(ConfigError::new("tls", problem));
         }
+        let servers = self.servers.take();
         #[cfg(feature = "tls")]
         let secured = |info| tls::prepare(info, self.tls.as_ref());
         #[cfg(not(feature = "tls"))]
         let secured = without_tls;
+        if let Some(servers) = servers {
+            if self.source.is_some() || self.subscriber.is_some() {
+                let problem =
+                    "it is all that a handle needs; name neither url, pool nor subscriber";
+                return Err(ConfigError::new("quorum", problem));
+            }
+            let mut addresses = Vec::new();
+            let mut origins = Vec::new();
+            for server in servers {
+                #[cfg(feature = "cluster")]
+                if let Source::Cluster(_) = &server {
+                    let problem = "a cluster is no independent server: its nodes fail over to each \
+                                   other; name servers of their own";
+                    return Err(ConfigError::new("quorum", problem));
+                }
+                if let Source::Server(info) = &server {
+                    let address = info.addr().to_string();
+                    if addresses.contains(&address) {
+                        let problem = "it names one address twice; name independent servers";
+                        return Err(ConfigError::new("quorum", problem));
+                    }
+                    addresses.push(address);
+                }
+                origins.push(Origin::new(server.secured(secured)?, None));
+            }
+            let prefix = prefix.of_quorum();
+            let backend = QuorumBackend::start(origins, &prefix, self.settings, &self.quorum)?;
+            return Ok(Portcullis { backend, prefix });
+        }
         let source = match self.source.take() {
             Some(source) => source.secured(secured)?,
             None => Source::local()?,
@@ -470,7 +573,8 @@ impl Builder {
 
     #[cfg(feature = "tls")]
     fn speaks_tls(&self) -> bool {
-        let named = self.source.iter().flat_map(Source::named);
+        let servers = self.servers.iter().flatten();
+        let named = self.source.iter().chain(servers).flat_map(Source::named);
         let mut servers = named.chain(&self.subscriber);
         servers.any(|info| matches!(info.addr(), redis::ConnectionAddr::TcpTls { .. }))
     }

@@ -19,11 +19,17 @@
 
 use std::fmt;
 
+use crate::backend::quorum;
 use crate::backend::server::Script;
 
 /// All that a handle may run, on a server or on a node of a cluster.
 pub fn all() -> impl Iterator<Item = ServerScript> {
     Script::each().map(ServerScript)
+}
+
+/// All that a handle on a [quorum](crate::quorum) of servers may run on each.
+pub fn quorum() -> impl Iterator<Item = ServerScript> {
+    quorum::scripts().map(ServerScript)
 }
 
 /// One script.

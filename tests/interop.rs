@@ -10,12 +10,12 @@ mod common;
 #[path = "behavior/leftovers.rs"]
 #[allow(dead_code, reason = "each test binary uses its own part")]
 mod leftovers;
+#[path = "interop/redis_py.rs"]
+mod redis_py;
 mod support;
 
 use std::io::{BufRead, BufReader};
-use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::OnceLock;
 use std::time::Duration;
 
 use portcullis::{Mutex, Portcullis, RefusalKind};
@@ -35,36 +35,6 @@ fn rounds() -> u32 {
     if slow { 1_000 } else { 100 }
 }
 
-/// A folder with redis-py in it.
-fn redis_py() -> &'static Path {
-    static FOLDER: OnceLock<PathBuf> = OnceLock::new();
-    FOLDER.get_or_init(|| {
-        let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("python");
-        let has = |folder: &Path| folder.join("redis/lock.py").is_file();
-        if !has(&folder) {
-            let log = Command::new("python3")
-                .args([
-                    "-m",
-                    "pip",
-                    "install",
-                    "--quiet",
-                    "--disable-pip-version-check",
-                ])
-                .args(["--no-compile", "--target"])
-                .arg(&folder)
-                .arg("redis==5.2.1")
-                .output()
-                .expect("these tests need python3 on the PATH");
-            let told = String::from_utf8_lossy(&log.stderr);
-            assert!(
-                has(&folder),
-                "these tests need redis-py, and pip can't fetch it: {told}"
-            );
-        }
-        folder
-    })
-}
-
 /// A Python process that goes in and out as often as it is told, in one of the ways of
 /// `clients.py`.
 struct Client {
@@ -78,7 +48,7 @@ impl Client {
         let child = Command::new("python3")
             .arg(script)
             .args([way, &server.port().to_string(), KEY, &rounds.to_string()])
-            .env("PYTHONPATH", redis_py())
+            .env("PYTHONPATH", redis_py::folder())
             .env("PYTHONDONTWRITEBYTECODE", "1")
             .stdin(Stdio::null())
             .stdout(Stdio::piped())

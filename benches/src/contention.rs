@@ -275,6 +275,11 @@ impl Slice {
     }
 
     /// In milliseconds.
+    pub(crate) fn mean_wait(&self) -> f64 {
+        self.waits.iter().sum::<f64>() / self.waits.len() as f64
+    }
+
+    /// In milliseconds.
     pub(crate) fn wait(&self, share: f64) -> f64 {
         quantile(&self.waits, share)
     }

@@ -9,6 +9,7 @@ pub mod message;
 pub mod mutation;
 mod process;
 pub mod properties;
+pub mod quorum;
 mod server;
 pub mod state;
 pub mod worlds;

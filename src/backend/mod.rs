@@ -12,6 +12,7 @@
 
 mod local;
 pub(crate) mod memory;
+pub(crate) mod quorum;
 pub(crate) mod server;
 mod take;
 mod thread;
@@ -42,6 +43,11 @@ pub(crate) trait Backend: fmt::Debug + Send + Sync {
 
     /// Takes from the quotas of one subject, looks at them or gives back to them.
     fn take(&self, subject: &Arc<Subject>, take: Take) -> Taking;
+
+    /// How many independent servers there are, of which a majority decides; 1 if one does.
+    fn servers(&self) -> usize {
+        1
+    }
 
     /// Whether to ask costs more than to remember an answer.
     fn is_remote(&self) -> bool;

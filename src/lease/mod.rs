@@ -249,6 +249,15 @@ macro_rules! guard_methods {
             self.lease.state().remaining()
         }
 
+        /// On how many servers the lease is held: 1, or of a [quorum](crate::quorum) as many as have
+        /// said so last. 0 when it is lost.
+        ///
+        /// A lease that is held on no more than a quorum needs is lost with the next server.
+        #[must_use]
+        pub fn held_on(&self) -> usize {
+            self.lease.state().held_on()
+        }
+
         /// Waits until the lease is lost; pends forever if it is released before.
         ///
         /// # Cancel safety

@@ -46,6 +46,8 @@ pub(crate) struct LeaseState {
     /// Of a lease whose backend renews it without being asked.
     renewal: Option<Renewal>,
     status: AtomicU8,
+    /// On how many servers it is held; 1 unless it takes several.
+    held_on: AtomicU8,
     /// Made when somebody first asks for it.
     watch: OnceLock<CancellationToken>,
 }
@@ -107,6 +109,7 @@ impl LeaseState {
             deadline: AtomicU64::new(deadline),
             renewal,
             status: AtomicU8::new(status),
+            held_on: AtomicU8::new(1),
             watch: OnceLock::new(),
         })
     }
@@ -194,6 +197,20 @@ impl LeaseState {
                 Err(moved) => deadline = moved,
             }
         }
+    }
+
+    /// On how many servers it was held when the last of them answered.
+    pub(crate) fn held_on(&self) -> usize {
+        if self.is_held() {
+            usize::from(self.held_on.load(Ordering::Relaxed))
+        } else {
+            0
+        }
+    }
+
+    pub(crate) fn set_held_on(&self, servers: usize) {
+        let servers = u8::try_from(servers).unwrap_or(u8::MAX);
+        self.held_on.store(servers, Ordering::Relaxed);
     }
 
     pub(crate) fn is_held(&self) -> bool {

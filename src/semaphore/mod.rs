@@ -5,6 +5,7 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::backend::quorum::rule;
 use crate::backend::{Backend, Wait};
 use crate::error::{ConfigError, LockError};
 use crate::gate::Gate;
@@ -52,6 +53,15 @@ impl Semaphore {
     ) -> Result<Self, ConfigError> {
         if limit == 0 {
             return Err(ConfigError::out_of_range("limit", limit, "1 to 4294967295"));
+        }
+        let servers = backend.servers();
+        if servers > 1 && rule::tolerated(servers, limit) == 0 {
+            let problem = format!(
+                "{limit} permits over {servers} servers would need every one of them; take fewer \
+                 permits, at most {}, or more servers",
+                servers - 2
+            );
+            return Err(ConfigError::new("limit", problem));
         }
         Ok(Self {
             gate: Gate::named(backend, prefix, Kind::Semaphore, name, limit),

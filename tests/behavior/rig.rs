@@ -150,6 +150,47 @@ impl Rig for UrlRig {
     }
 }
 
+/// A quorum of so many servers.
+pub(crate) struct QuorumRig<const N: usize> {
+    servers: [Server; N],
+}
+
+impl<const N: usize> Rig for QuorumRig<N> {
+    fn start() -> Self {
+        Self {
+            servers: std::array::from_fn(|_| Server::start()),
+        }
+    }
+
+    fn handle_with_prefix(&self, prefix: &str) -> Portcullis {
+        let servers = self.servers.iter().map(Server::url);
+        let builder = Portcullis::builder().quorum(servers).prefix(prefix);
+        // As generous as on one server. And servers that have just started vote at once.
+        builder
+            .command_timeout(Duration::from_secs(2))
+            .server_timeout(Duration::from_secs(1))
+            .quarantine(false)
+            .build()
+            .expect("a valid configuration")
+    }
+
+    async fn settled(&self) {
+        for server in &self.servers {
+            let mut connection = server.connection();
+            let mut left = Vec::new();
+            wait_for("nothing is left", LIMIT, async || {
+                let now = leftovers(&mut connection);
+                if now != left {
+                    left = now;
+                    eprintln!("left: {left:#?}");
+                }
+                left.is_empty()
+            })
+            .await;
+        }
+    }
+}
+
 /// This process' memory.
 pub(crate) struct MemoryRig {
     server: MemoryServer,

@@ -5,6 +5,7 @@ mod handoff;
 mod layer_overhead;
 mod memory_backend;
 mod outage;
+mod quorum;
 mod rate_limit;
 mod renewal;
 mod scale;
@@ -22,7 +23,7 @@ pub(crate) struct Group {
     pub(crate) run: fn(&mut Report),
 }
 
-pub(crate) const GROUPS: [Group; 10] = [
+pub(crate) const GROUPS: [Group; 11] = [
     uncontended::GROUP,
     handoff::GROUP,
     semaphore::GROUP,
@@ -32,13 +33,15 @@ pub(crate) const GROUPS: [Group; 10] = [
     memory_backend::GROUP,
     outage::GROUP,
     cluster::GROUP,
+    quorum::GROUP,
     scale::GROUP,
 ];
 
-pub(crate) const ROLES: [Role; 4] = [
+pub(crate) const ROLES: [Role; 5] = [
     handoff::ROLE,
     semaphore::ROLE,
     layer_overhead::ROLE,
+    quorum::ROLE,
     scale::ROLE,
 ];
 

@@ -99,8 +99,9 @@ impl Acknowledger {
         let (origin, settings) = (Arc::clone(&self.origin), self.settings.clone());
         let probe = self.prefix.probe();
         // In a task of its own: a panic in somebody's resolver or pool must not end the attempts.
-        let attempt =
-            tokio::spawn(async move { link::connect(&origin, &settings, &probe, false).await });
+        let attempt = tokio::spawn(async move {
+            link::connect(&origin, &settings, &probe, false, link::all_scripts).await
+        });
         match attempt.await {
             Ok(Ok(fresh)) => Ok(Reached {
                 connection: fresh.connection,

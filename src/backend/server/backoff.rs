@@ -5,18 +5,18 @@ use std::time::Duration;
 /// Doubles from the first pause to the longest, with half of each at random, so that a fleet that
 /// lost its server together does not come back at once.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Backoff {
+pub(in crate::backend) struct Backoff {
     first: Duration,
     longest: Duration,
 }
 
 impl Backoff {
-    pub(super) const fn new(first: Duration, longest: Duration) -> Self {
+    pub(in crate::backend) const fn new(first: Duration, longest: Duration) -> Self {
         Self { first, longest }
     }
 
     /// The pause after so many failures before this one; `random` is below 256.
-    pub(super) fn pause(self, failures: u32, random: u32) -> Duration {
+    pub(in crate::backend) fn pause(self, failures: u32, random: u32) -> Duration {
         let full = self.first.saturating_mul(1 << failures.min(10));
         let full = full.min(self.longest);
         full / 2 + full / 2 * random / 256

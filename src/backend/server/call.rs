@@ -16,13 +16,13 @@ use crate::token::{FencingToken, Instance, Token};
 
 /// How long a waiter without a deadline of its own may stand in the queue. The client asks again
 /// long before.
-pub(super) const LONGEST_WAIT: Duration = Duration::from_secs(24 * 60 * 60);
+pub(in crate::backend) const LONGEST_WAIT: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// What one acquire asks for, and where.
 #[derive(Debug, Clone)]
-pub(super) struct Request {
-    pub(super) resource: Arc<Resource>,
-    pub(super) terms: Terms,
+pub(in crate::backend) struct Request {
+    pub(in crate::backend) resource: Arc<Resource>,
+    pub(in crate::backend) terms: Terms,
 }
 
 /// One request, with all that its answer needs to be understood.
@@ -195,14 +195,14 @@ impl Call {
 
 /// What the calls of a handle name besides their gates, made once for each.
 #[derive(Debug)]
-pub(super) struct Names {
+pub(in crate::backend) struct Names {
     prefix: Prefix,
     channels: String,
     shared: HashMap<Tag, Shared>,
 }
 
 impl Names {
-    pub(super) fn new(prefix: Prefix) -> Self {
+    pub(in crate::backend) fn new(prefix: Prefix) -> Self {
         Self {
             channels: prefix.inbox_channels(),
             prefix,
@@ -211,12 +211,12 @@ impl Names {
     }
 
     /// What precedes an instance in the name of its inbox.
-    pub(super) fn channels(&self) -> &str {
+    pub(in crate::backend) fn channels(&self) -> &str {
         &self.channels
     }
 
     /// The keys that all gates of a tag share.
-    fn of(&mut self, tag: Tag) -> &Shared {
+    pub(in crate::backend) fn of(&mut self, tag: Tag) -> &Shared {
         let shared = self.shared.entry(tag);
         shared.or_insert_with(|| self.prefix.shared(tag))
     }
@@ -262,7 +262,7 @@ fn gate_keys(cmd: &mut Cmd, resource: &Resource, shared: &Shared) {
 }
 
 /// Whole milliseconds, at least one: the scripts take no zero for a duration that is not nothing.
-pub(super) fn millis(duration: Duration) -> u64 {
+pub(in crate::backend) fn millis(duration: Duration) -> u64 {
     if duration.is_zero() {
         0
     } else {

@@ -6,7 +6,7 @@
 use crate::time::Instant;
 
 #[derive(Debug, Default)]
-pub(super) struct ServerClock {
+pub(in crate::backend) struct ServerClock {
     latest: Option<Observation>,
 }
 
@@ -17,16 +17,21 @@ struct Observation {
 }
 
 impl ServerClock {
-    pub(super) fn observe(&mut self, us: u64, received: Instant) {
+    pub(in crate::backend) fn observe(&mut self, us: u64, received: Instant) {
         self.latest = Some(Observation { us, received });
     }
 
     /// The server's time in milliseconds at `now`, or a little less. Too small an estimate makes
     /// the server refuse too early, never too late.
-    pub(super) fn ms(&self, now: Instant) -> Option<u64> {
+    pub(in crate::backend) fn ms(&self, now: Instant) -> Option<u64> {
+        self.us(now).map(|us| us / 1000)
+    }
+
+    /// The same in microseconds.
+    pub(in crate::backend) fn us(&self, now: Instant) -> Option<u64> {
         self.latest.map(|latest| {
-            latest.us / 1000
-                + u64::try_from(now.since(latest.received).as_millis()).unwrap_or(u64::MAX)
+            let since = u64::try_from(now.since(latest.received).as_micros()).unwrap_or(u64::MAX);
+            latest.us.saturating_add(since)
         })
     }
 }

@@ -649,14 +649,18 @@ impl Driver {
 
     pub(super) fn start_listener(&self, id: u64, origin: Arc<Origin>) -> UnboundedSender<Channel> {
         let (changes, receiver) = unbounded_channel();
+        let events = self.events.clone();
+        let tell = move |inbox| {
+            // A driver that is gone needs to know nothing.
+            let _ = events.send(Event::Inbox { id, inbox });
+        };
         let listener = Listener {
-            id,
             origin,
             settings: self.settings.clone(),
             prefix: self.prefix.clone(),
             instance: self.instance,
             in_cluster: self.cluster.is_some(),
-            events: self.events.clone(),
+            tell,
             changes: receiver,
         };
         tokio::spawn(listener.run());
@@ -732,7 +736,7 @@ impl Driver {
         let (mut connection, patience) = (connection.clone(), self.settings.command_timeout);
         let publish = *publish;
         tokio::spawn(async move {
-            let pipeline = link::scripts(publish);
+            let pipeline = link::all_scripts(publish);
             // Without it each request goes with its text, which is slower and no less right.
             let _ = timeout(
                 patience,

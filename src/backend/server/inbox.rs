@@ -19,7 +19,6 @@ use tokio::time::sleep;
 use super::backoff::Backoff;
 use super::cluster::redirect::Redirect;
 use super::core::{Channel, Topic};
-use super::driver::Event;
 use super::origin::{Origin, Term, moved};
 use super::reply::Failure;
 use super::script::Publish;
@@ -45,7 +44,7 @@ const AGAIN: Duration = Duration::from_millis(100);
 
 /// What becomes of the subscription.
 #[derive(Debug)]
-pub(super) enum Inbox {
+pub(in crate::backend) enum Inbox {
     Up,
     Down,
     /// It can't be had for longer than a hiccup; again with each further attempt.
@@ -66,17 +65,16 @@ pub(super) enum Inbox {
     },
 }
 
-pub(super) struct Listener {
-    /// By which the driver knows it.
-    pub(super) id: u64,
-    pub(super) origin: Arc<Origin>,
-    pub(super) settings: Settings,
-    pub(super) prefix: Prefix,
-    pub(super) instance: Instance,
+/// `T` tells the driver what becomes of it.
+pub(in crate::backend) struct Listener<T> {
+    pub(in crate::backend) origin: Arc<Origin>,
+    pub(in crate::backend) settings: Settings,
+    pub(in crate::backend) prefix: Prefix,
+    pub(in crate::backend) instance: Instance,
     /// Whether it listens at a node of a cluster.
-    pub(super) in_cluster: bool,
-    pub(super) events: UnboundedSender<Event>,
-    pub(super) changes: UnboundedReceiver<Channel>,
+    pub(in crate::backend) in_cluster: bool,
+    pub(in crate::backend) tell: T,
+    pub(in crate::backend) changes: UnboundedReceiver<Channel>,
 }
 
 /// What is to be heard, and what of it is not yet.
@@ -105,9 +103,9 @@ struct Session {
     publish: Publish,
 }
 
-impl Listener {
+impl<T: Fn(Inbox) + Clone + Send + Sync + 'static> Listener<T> {
     /// Runs until the driver is gone.
-    pub(super) async fn run(mut self) {
+    pub(in crate::backend) async fn run(mut self) {
         let mut topics = Topics::default();
         let mut attempts = 0;
         loop {
@@ -140,8 +138,7 @@ impl Listener {
     }
 
     fn tell(&self, inbox: Inbox) {
-        // A driver that is gone needs to know nothing.
-        let _ = self.events.send(Event::Inbox { id: self.id, inbox });
+        (self.tell)(inbox);
     }
 
     /// Lets time pass, but no more of the term, taking note of the channels asked for. False when the
@@ -224,15 +221,14 @@ impl Listener {
     }
 
     async fn open(&self) -> Result<(Subscription, Term), RedisError> {
-        let (events, id) = (self.events.clone(), self.id);
+        let tell = self.tell.clone();
         // Straight to the driver: a grant has one hop less to make.
         let deliver = move |term: Term, message: Msg| {
-            let inbox = Inbox::Message {
+            tell(Inbox::Message {
                 term,
                 channel: message.get_channel_name().to_owned(),
                 text: message.get_payload_bytes().to_vec(),
-            };
-            let _ = events.send(Event::Inbox { id, inbox });
+            });
         };
         self.origin.listen(&self.settings, deliver).await
     }
@@ -241,7 +237,7 @@ impl Listener {
         &self,
         lost: UnboundedSender<String>,
     ) -> Result<Subscription, RedisError> {
-        let (events, id) = (self.events.clone(), self.id);
+        let tell = self.tell.clone();
         let cut = Arc::new(Notify::new());
         let told = Arc::clone(&cut);
         let receive = move |info: PushInfo| -> Result<(), ()> {
@@ -252,12 +248,11 @@ impl Listener {
                 ) => {
                     let channel = String::from_utf8_lossy(channel).into_owned();
                     let text = text.clone();
-                    let inbox = Inbox::Message {
+                    tell(Inbox::Message {
                         term: 0,
                         channel,
                         text,
-                    };
-                    let _ = events.send(Event::Inbox { id, inbox });
+                    });
                 }
                 (PushKind::SUnsubscribe, [Value::BulkString(channel), ..]) => {
                     let _ = lost.send(String::from_utf8_lossy(channel).into_owned());

@@ -22,15 +22,15 @@ const WATCH: TcpKeepalive = TcpKeepalive::new();
 const QUIET: Duration = Duration::from_secs(15);
 
 /// A connection that has just been made.
-pub(super) struct Fresh {
-    pub(super) connection: MultiplexedConnection,
-    pub(super) term: Term,
+pub(in crate::backend) struct Fresh {
+    pub(in crate::backend) connection: MultiplexedConnection,
+    pub(in crate::backend) term: Term,
     /// The server's clock, read during the handshake.
-    pub(super) us: u64,
+    pub(in crate::backend) us: u64,
     /// How its scripts tell of grants.
     pub(super) publish: Publish,
     /// The policy by which the server may drop keys that are in use, if it has one.
-    pub(super) evicts: Option<String>,
+    pub(in crate::backend) evicts: Option<String>,
 }
 
 impl fmt::Debug for Fresh {
@@ -43,15 +43,17 @@ impl fmt::Debug for Fresh {
     }
 }
 
-/// Opens a connection, reads the server's clock over it and loads the scripts.
+/// Opens a connection, reads the server's clock over it and loads the scripts, unless somebody else
+/// does.
 ///
 /// Fails where it would not serve: at a replica, which takes connections as a master does, and while
 /// the server loads its data or is busy.
-pub(super) async fn connect(
+pub(in crate::backend) async fn connect(
     origin: &Origin,
     settings: &Settings,
     probe: &str,
     in_cluster: bool,
+    scripts: impl FnOnce(Publish) -> Pipeline,
 ) -> Result<Fresh, RedisError> {
     let Reached {
         mut connection,
@@ -133,7 +135,7 @@ fn greeting(probe: &str) -> Pipeline {
 }
 
 /// Asks for a key that nobody has: answered by a server that serves, with whatever.
-pub(super) async fn probe(
+pub(in crate::backend) async fn probe(
     connection: &mut MultiplexedConnection,
     key: &str,
     patience: Duration,
@@ -161,13 +163,18 @@ fn is_replica(info: &Value) -> bool {
     field(info, "role:").is_some_and(|role| role == "slave")
 }
 
-/// What loads all scripts.
-pub(super) fn scripts(publish: Publish) -> Pipeline {
-    let mut scripts = Pipeline::new();
-    for script in Script::all(publish) {
-        scripts.cmd("SCRIPT").arg("LOAD").arg(&script.code);
+/// What loads all scripts of a server.
+pub(super) fn all_scripts(publish: Publish) -> Pipeline {
+    scripts(Script::all(publish))
+}
+
+/// What loads scripts.
+pub(in crate::backend) fn scripts(all: impl Iterator<Item = &'static Script>) -> Pipeline {
+    let mut pipeline = Pipeline::new();
+    for script in all {
+        pipeline.cmd("SCRIPT").arg("LOAD").arg(&script.code);
     }
-    scripts
+    pipeline
 }
 
 /// What connects to a server, with our settings of its socket: small requests must not wait for the
@@ -217,7 +224,7 @@ async fn opened<T>(
     opened.map_err(|error| failure::suspect(error, info.addr()))
 }
 
-pub(super) fn timed_out() -> RedisError {
+pub(in crate::backend) fn timed_out() -> RedisError {
     std::io::Error::from(std::io::ErrorKind::TimedOut).into()
 }
 
@@ -240,7 +247,7 @@ pub(super) fn publishes(info: &Value) -> Publish {
 }
 
 /// What an answer to `INFO` says behind `name`.
-pub(super) fn field<'a>(info: &'a Value, name: &str) -> Option<&'a str> {
+pub(in crate::backend) fn field<'a>(info: &'a Value, name: &str) -> Option<&'a str> {
     let text = match info {
         Value::BulkString(bytes) => std::str::from_utf8(bytes).ok()?,
         Value::VerbatimString { text, .. } => text,

@@ -116,7 +116,10 @@ impl Driver {
             // attempts.
             let attempt = tokio::spawn(async move {
                 match origin {
-                    Some(origin) => link::connect(&origin, &settings, &probe, in_cluster).await,
+                    Some(origin) => {
+                        let scripts = link::all_scripts;
+                        link::connect(&origin, &settings, &probe, in_cluster, scripts).await
+                    }
                     None => Err((redis::ErrorKind::Client, "the node has no address").into()),
                 }
             });

@@ -7,24 +7,24 @@
 
 mod acknowledger;
 mod advice;
-mod backoff;
-mod call;
+pub(super) mod backoff;
+pub(super) mod call;
 mod check;
-mod clock;
+pub(super) mod clock;
 mod cluster;
-mod core;
+pub(super) mod core;
 mod driver;
-mod inbox;
-mod link;
+pub(super) mod inbox;
+pub(super) mod link;
 mod links;
 mod origin;
 mod recent;
-mod reply;
+pub(super) mod reply;
 mod script;
 #[cfg(feature = "sentinel")]
 mod sentinel;
 mod subscription;
-mod weather;
+pub(super) mod weather;
 
 use std::fmt;
 use std::sync::Arc;
@@ -39,6 +39,7 @@ use self::check::{Inspector, Look};
 pub(crate) use self::cluster::seeds::Seeds;
 use self::core::{Asked, Command, Core};
 use self::driver::Driver;
+pub(in crate::backend) use self::origin::Term;
 pub(crate) use self::origin::{Origin, Source};
 pub(crate) use self::script::Script;
 use super::local::Local;
@@ -46,7 +47,7 @@ use super::{
     Acquire, Backend, CheckAnswer, Place, ReleaseAnswer, ShutdownReport, Take, Taking, Terms,
     Waiting, thread,
 };
-use crate::error::{BackendError, BackendErrorKind, ConfigError};
+use crate::error::{BackendError, ConfigError};
 use crate::key::{Prefix, Resource, Subject};
 use crate::time::Clock;
 use crate::token::{Instance, Token};
@@ -85,7 +86,7 @@ impl Default for Settings {
 }
 
 impl Settings {
-    fn check(&self) -> Result<(), ConfigError> {
+    pub(super) fn check(&self) -> Result<(), ConfigError> {
         let timeouts = Duration::from_millis(10)..=Duration::from_secs(60);
         if !(1..=4).contains(&self.connections) {
             return Err(ConfigError::out_of_range(
@@ -242,9 +243,7 @@ impl ServerPlace {
 impl Place for ServerPlace {
     fn acquire(&self, myself: &Arc<dyn Place>, terms: &Terms) -> Acquire {
         let Ok(token) = Token::draw() else {
-            let text = "the system gives no random numbers, so no token can be drawn";
-            let error = BackendError::new(BackendErrorKind::Refused, text, None);
-            return Acquire::Ready(Err(error.into()));
+            return Acquire::Ready(Err(BackendError::no_randomness().into()));
         };
         let (sender, answer) = oneshot::channel();
         self.tell(Command::Acquire {

@@ -27,7 +27,7 @@ use crate::sentinel::Sentinel;
 
 /// Counts the servers that were believed to be the one: a connection of an earlier term is to be
 /// given up, and nothing that comes over it counts.
-pub(super) type Term = u64;
+pub(in crate::backend) type Term = u64;
 
 /// A connection, and when it was made.
 pub(super) struct Reached {
@@ -163,7 +163,7 @@ impl Origin {
         not(feature = "sentinel"),
         allow(unused_variables, reason = "only sentinels name another server")
     )]
-    pub(super) async fn left(&self, term: Term) {
+    pub(in crate::backend) async fn left(&self, term: Term) {
         match &self.source {
             Source::Server(_) | Source::Pool(_) | Source::Cluster(_) => {
                 std::future::pending::<()>().await;
@@ -176,7 +176,7 @@ impl Origin {
     }
 
     /// Does `work` while it is that term, and fails when it is not any more.
-    pub(super) async fn within<T>(
+    pub(in crate::backend) async fn within<T>(
         &self,
         term: Term,
         work: impl Future<Output = Result<T, RedisError>>,
@@ -212,7 +212,7 @@ impl Origin {
     }
 
     /// Whether there is a place to listen at: a pool can't receive pushes.
-    pub(super) const fn can_listen(&self) -> bool {
+    pub(in crate::backend) const fn can_listen(&self) -> bool {
         self.subscriber.is_some() || !matches!(self.source, Source::Pool(_))
     }
 

@@ -151,7 +151,7 @@ impl Script {
         Self::of("rate/take".to_owned(), [now, RATE].concat())
     }
 
-    fn of(name: String, code: String) -> Self {
+    pub(crate) fn of(name: String, code: String) -> Self {
         let sha = redis::Script::new(&code).get_hash().to_owned();
         Self { name, code, sha }
     }

@@ -13,7 +13,7 @@ const CALM: Duration = Duration::from_secs(1);
 const LONGEST_CALM: Duration = Duration::from_secs(64);
 
 #[derive(Debug)]
-pub(super) struct Weather {
+pub(in crate::backend) struct Weather {
     sky: Sky,
     /// How long all has to be well until the next outage counts as over.
     calm: Duration,
@@ -30,13 +30,13 @@ enum Sky {
 
 /// What is to be told.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Change {
+pub(in crate::backend) enum Change {
     Away,
     Back,
 }
 
 impl Weather {
-    pub(super) const fn new() -> Self {
+    pub(in crate::backend) const fn new() -> Self {
         Self {
             sky: Sky::Fair(None),
             calm: CALM,
@@ -44,12 +44,12 @@ impl Weather {
     }
 
     /// Whether nobody was told of an outage that is not over.
-    pub(super) const fn is_fair(&self) -> bool {
+    pub(in crate::backend) const fn is_fair(&self) -> bool {
         matches!(self.sky, Sky::Fair(_))
     }
 
     /// Takes note of whether anything fails now.
-    pub(super) fn look(&mut self, now: Instant, foul: bool) -> Option<Change> {
+    pub(in crate::backend) fn look(&mut self, now: Instant, foul: bool) -> Option<Change> {
         match self.sky {
             Sky::Fair(ended) if foul => {
                 let again = ended.is_some_and(|ended| now.since(ended) < LONGEST_CALM);

@@ -40,7 +40,7 @@ impl Survey {
 
     async fn load_scripts(&mut self, may_eval: bool) -> Result<(), BackendError> {
         let mut may_load = true;
-        for answer in self.ask(&link::scripts(self.publish)).await? {
+        for answer in self.ask(&link::all_scripts(self.publish)).await? {
             let rule = Some(("+script|load", Severity::Note));
             match self.judge(answer, rule)? {
                 Outcome::Denied => may_load = false,

@@ -4,7 +4,7 @@ use redis::ServerError;
 
 /// What a node answered in place of serving.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(in crate::backend::server) struct Redirect {
+pub(in crate::backend) struct Redirect {
     pub(in crate::backend::server) kind: Kind,
     pub(in crate::backend::server) slot: u16,
     pub(in crate::backend::server) to: Address,

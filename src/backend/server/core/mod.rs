@@ -29,7 +29,7 @@ mod stamps;
 mod taking;
 #[cfg(test)]
 mod tests;
-mod timers;
+pub(in crate::backend) mod timers;
 mod unbooking;
 mod waiting;
 
@@ -65,7 +65,7 @@ use crate::time::Instant;
 use crate::token::{ByToken, Token};
 
 /// How long until a request is repeated that the server could not or would not serve.
-fn retry_in(attempts: u32, random: u32) -> Duration {
+pub(in crate::backend) fn retry_in(attempts: u32, random: u32) -> Duration {
     const RETRY: Backoff = Backoff::new(Duration::from_millis(25), Duration::from_secs(1));
     RETRY.pause(attempts, random)
 }
@@ -114,14 +114,14 @@ pub(super) enum Command {
 
 /// What to listen to, or no longer.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Channel {
+pub(in crate::backend) enum Channel {
     Join(Topic),
     Leave(Topic),
 }
 
 /// What is to be heard on a channel.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub(super) enum Topic {
+pub(in crate::backend) enum Topic {
     /// Releases by other clients of an exact key; the channel's name.
     Released(Box<str>),
     /// Grants under a tag, where each tag has a channel of its own.
@@ -157,19 +157,19 @@ impl Entry {
 /// The acquires of one token that were sent and not answered: they may run until `latest_ms` of the
 /// server's clock.
 #[derive(Debug, Clone, Copy, Default)]
-struct Open {
+pub(in crate::backend) struct Open {
     count: u32,
-    latest_ms: u64,
+    pub(in crate::backend) latest_ms: u64,
 }
 
 impl Open {
-    fn sent(&mut self, latest_ms: u64) {
+    pub(in crate::backend) fn sent(&mut self, latest_ms: u64) {
         self.count += 1;
         self.latest_ms = self.latest_ms.max(latest_ms);
     }
 
     /// An answered command can't run again.
-    fn answered(&mut self) {
+    pub(in crate::backend) fn answered(&mut self) {
         self.count = self.count.saturating_sub(1);
         if self.count == 0 {
             self.latest_ms = 0;
@@ -198,9 +198,11 @@ pub(super) struct Core {
     takers: HashMap<u64, Taker>,
     last_taker: u64,
     turns: Turns<Booked>,
+    /// Turns that are to be given back when no take is under way, in the order of their booking.
+    refused: Vec<Booked>,
     unbookings: HashMap<u64, Unbooking>,
     last_unbooking: u64,
-    timers: Timers,
+    timers: Timers<Due>,
     shutdown: Option<Shutdown>,
     calls: Vec<Call>,
     channels: Vec<Channel>,
@@ -235,6 +237,7 @@ impl Core {
             takers: HashMap::new(),
             last_taker: 0,
             turns: Turns::default(),
+            refused: Vec::new(),
             unbookings: HashMap::new(),
             last_unbooking: 0,
             timers: Timers::default(),
@@ -260,7 +263,10 @@ impl Core {
 
     /// Whether nothing is left to be done for anybody.
     pub(super) fn is_idle(&self, now: Instant) -> bool {
-        self.all_rest(now) && self.takers.is_empty() && self.unbookings.is_empty()
+        self.all_rest(now)
+            && self.takers.is_empty()
+            && self.refused.is_empty()
+            && self.unbookings.is_empty()
     }
 
     /// Whether all that is left is what the server ends by itself, after a delay.
@@ -498,7 +504,7 @@ impl Core {
     }
 }
 
-fn garbled() -> Failure {
+pub(in crate::backend) fn garbled() -> Failure {
     let garbled = (
         redis::ErrorKind::UnexpectedReturnType,
         "an answer that none of our scripts gives",

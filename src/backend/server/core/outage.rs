@@ -9,7 +9,6 @@ use std::borrow::Cow;
 
 use super::{Core, Entry};
 use crate::backend::server::reply::Failure;
-use crate::backend::server::reply::failure::broken;
 use crate::time::Instant;
 use crate::token::Token;
 
@@ -55,17 +54,8 @@ impl Core {
             .breakers
             .iter()
             .find_map(|breaker| breaker.open.as_ref());
-        match open.map(|outage| &outage.failure) {
-            Some(Failure::Unknown(None)) => "no answer".into(),
-            Some(Failure::NotNow(_, error) | Failure::Final(_, error)) => {
-                error.code().unwrap_or("not serving").to_owned().into()
-            }
-            Some(Failure::Unknown(Some(error))) => broken(error),
-            Some(Failure::NotSent | Failure::NoScript) | None => match &self.connect_trouble {
-                Some(trouble) => trouble.cause.clone(),
-                None => "no connection yet".into(),
-            },
-        }
+        let failure = open.map_or(&Failure::NotSent, |outage| &outage.failure);
+        failure.in_words(self.connect_trouble.as_ref()).1
     }
 
     /// Nothing is served over this connection, or it can't be had.

@@ -53,12 +53,16 @@ impl Core {
             self.refuse_shutting_down(now, token);
         }
         self.refuse_takers();
-        self.refuse_turns(now);
+        self.refuse_turns();
         self.settle_shutdown(now);
     }
 
     /// Takes the next step of a shutdown, if one is due.
     pub(super) fn settle_shutdown(&mut self, now: Instant) {
+        if self.shutdown.is_none() {
+            return;
+        }
+        self.give_turns_back(now);
         let Some(shutdown) = &mut self.shutdown else {
             return;
         };

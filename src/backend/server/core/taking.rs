@@ -152,7 +152,7 @@ impl Core {
                 if self.shutdown.is_some()
                     && let Some(booked) = booked
                 {
-                    self.unbook(now, booked);
+                    self.refused.push(booked);
                     self.tell_taker(take.id, Err(Refusal::new(RefusalKind::ShuttingDown).into()));
                     return;
                 }

@@ -16,12 +16,18 @@ pub(super) enum Due {
 }
 
 /// Each owner keeps the moment of its one timer, `FAR` for none, and passes it in.
-#[derive(Debug, Default)]
-pub(super) struct Timers(BTreeSet<(Instant, Due)>);
+#[derive(Debug)]
+pub(in crate::backend) struct Timers<D>(BTreeSet<(Instant, D)>);
 
-impl Timers {
+impl<D> Default for Timers<D> {
+    fn default() -> Self {
+        Self(BTreeSet::new())
+    }
+}
+
+impl<D: Copy + Ord> Timers<D> {
     /// Moves a timer forward to `next`; one that is earlier stays.
-    pub(super) fn set(&mut self, timer: &mut Instant, next: Instant, due: Due) {
+    pub(in crate::backend) fn set(&mut self, timer: &mut Instant, next: Instant, due: D) {
         if next < *timer {
             self.clear(*timer, due);
             self.0.insert((next, due));
@@ -29,17 +35,17 @@ impl Timers {
         }
     }
 
-    pub(super) fn clear(&mut self, timer: Instant, due: Due) {
+    pub(in crate::backend) fn clear(&mut self, timer: Instant, due: D) {
         if timer != Instant::FAR {
             self.0.remove(&(timer, due));
         }
     }
 
-    pub(super) fn next(&self) -> Option<Instant> {
+    pub(in crate::backend) fn next(&self) -> Option<Instant> {
         self.0.first().map(|(at, _)| *at)
     }
 
-    pub(super) fn pop(&mut self, now: Instant) -> Option<Due> {
+    pub(in crate::backend) fn pop(&mut self, now: Instant) -> Option<D> {
         let (at, _) = self.0.first()?;
         if *at > now {
             return None;

@@ -60,9 +60,19 @@ impl Core {
     }
 
     /// The handle shuts down: nobody sleeps on.
-    pub(super) fn refuse_turns(&mut self, now: Instant) {
-        for booked in self.turns.close() {
-            self.unbook(now, booked);
+    pub(super) fn refuse_turns(&mut self) {
+        let mut turns = self.turns.close();
+        turns.reverse();
+        self.refused.extend(turns);
+    }
+
+    /// Gives back what was refused when the handle began to shut down, the last one first. What is
+    /// under way then may be booked behind it, and would leave it forfeited: that is waited for.
+    pub(super) fn give_turns_back(&mut self, now: Instant) {
+        if self.takers.is_empty() {
+            for booked in std::mem::take(&mut self.refused).into_iter().rev() {
+                self.unbook(now, booked);
+            }
         }
     }
 

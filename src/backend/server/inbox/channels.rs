@@ -9,7 +9,7 @@ use crate::backend::server::script::Publish;
 use crate::backend::server::subscription::{Subscription, out_of_step};
 use crate::key::Tag;
 
-impl Listener {
+impl<T: Fn(Inbox) + Clone + Send + Sync + 'static> Listener<T> {
     /// The server has ended a subscription by itself: the slot of its channel has moved.
     pub(super) fn lost(&self, channel: &str, topics: &mut Topics) {
         let is_it = |topic: &&Topic| match topic {

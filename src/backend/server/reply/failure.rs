@@ -79,6 +79,27 @@ impl Failure {
     }
 }
 
+impl Failure {
+    /// Its kind and cause in a few words, for those who run the service; `trouble` is why there is no
+    /// connection.
+    pub(crate) fn in_words(
+        &self,
+        trouble: Option<&Trouble>,
+    ) -> (BackendErrorKind, Cow<'static, str>) {
+        match self {
+            Self::Unknown(None) => (BackendErrorKind::TimedOut, "no answer".into()),
+            Self::NotNow(kind, error) | Self::Final(kind, error) => (
+                *kind,
+                error.code().unwrap_or("not serving").to_owned().into(),
+            ),
+            Self::Unknown(Some(error)) => (BackendErrorKind::Unreachable, broken(error)),
+            Self::NotSent | Self::NoScript => match trouble {
+                Some(trouble) => (trouble.kind, trouble.cause.clone()),
+                None => (BackendErrorKind::Unreachable, "no connection yet".into()),
+            },
+        }
+    }
+}
 pub(crate) const NO_SOCKET: &str = "no such socket";
 pub(crate) const FORBIDDEN_SOCKET: &str = "permission denied";
 const NO_DATABASE: &str = "the server does not have the database that the address names; take \

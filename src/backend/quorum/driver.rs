@@ -1,0 +1,329 @@
+//! The background thread of a quorum: carries what the core decides to the servers and what they say
+//! back.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::mpsc::error::TryRecvError;
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+use tokio::time::sleep;
+
+use super::call::{Call, token_of};
+use super::core::{Command, Core};
+use super::line::{Line, News, Order};
+use crate::backend::server::inbox::{Inbox, Listener};
+use crate::backend::server::reply::Failure;
+use crate::backend::server::weather::{Change, Weather};
+use crate::backend::server::{Origin, Settings};
+use crate::key::Prefix;
+use crate::time::Instant;
+use crate::token::Instance;
+
+/// How many commands or events are taken at a time.
+const INTAKE: usize = 64;
+/// How often a silent server is tried.
+const PROBE: Duration = Duration::from_millis(200);
+/// Leases are looked at this often though no timer is due: timers stand still while a machine is
+/// suspended.
+const LOOK: Duration = Duration::from_secs(1);
+
+/// What the tasks of this thread report, of which server.
+#[derive(Debug)]
+pub(super) enum Event {
+    Line(usize, News),
+    Inbox(usize, Inbox),
+}
+
+pub(super) struct Driver {
+    core: Core,
+    origins: Vec<Arc<Origin>>,
+    settings: Settings,
+    prompt: Duration,
+    instance: Instance,
+    prefix: Prefix,
+    events: UnboundedSender<Event>,
+    /// Made when they are first needed.
+    lines: Vec<UnboundedSender<Order>>,
+    /// What keeps the listeners running.
+    inboxes: Vec<UnboundedSender<crate::backend::server::core::Channel>>,
+    weather: Vec<Weather>,
+    /// When silent servers are tried.
+    probe_at: Instant,
+    warned_eviction: bool,
+    warned_channels: bool,
+    /// Set when nobody is left who could ask or be told anything: then the rest is given up.
+    last: Option<Instant>,
+}
+
+impl Driver {
+    pub(super) fn new(
+        core: Core,
+        origins: Vec<Origin>,
+        settings: Settings,
+        prompt: Duration,
+        instance: Instance,
+        prefix: Prefix,
+    ) -> (Self, UnboundedReceiver<Event>) {
+        let (events, receiver) = unbounded_channel();
+        let driver = Self {
+            core,
+            weather: origins.iter().map(|_| Weather::new()).collect(),
+            origins: origins.into_iter().map(Arc::new).collect(),
+            settings,
+            prompt,
+            instance,
+            prefix,
+            events,
+            lines: Vec::new(),
+            inboxes: Vec::new(),
+            probe_at: Instant::FAR,
+            warned_eviction: false,
+            warned_channels: false,
+            last: None,
+        };
+        (driver, receiver)
+    }
+
+    /// Runs until every handle is dropped and what they left is cleaned up, or can't be.
+    pub(super) async fn run(
+        mut self,
+        mut commands: UnboundedReceiver<Command>,
+        mut events: UnboundedReceiver<Event>,
+    ) {
+        let mut asked = Vec::with_capacity(INTAKE);
+        let mut heard = Vec::with_capacity(INTAKE);
+        loop {
+            let timer = sleep(self.until_timer());
+            tokio::select! {
+                biased;
+                _ = events.recv_many(&mut heard, INTAKE) => {}
+                _ = commands.recv_many(&mut asked, INTAKE), if self.last.is_none() => {}
+                () = timer => {}
+            }
+            // What has come on the other channel meanwhile shares the same writes.
+            while heard.len() < INTAKE
+                && let Ok(event) = events.try_recv()
+            {
+                heard.push(event);
+            }
+            while asked.len() < INTAKE {
+                match commands.try_recv() {
+                    Ok(command) => asked.push(command),
+                    Err(TryRecvError::Empty) => break,
+                    Err(TryRecvError::Disconnected) => {
+                        let last = Instant::now().after(self.grace());
+                        self.last.get_or_insert(last);
+                        break;
+                    }
+                }
+            }
+            let now = Instant::now();
+            for event in heard.drain(..) {
+                self.event(now, event);
+            }
+            if !asked.is_empty() && self.lines.is_empty() {
+                self.start_lines();
+            }
+            for command in asked.drain(..) {
+                self.core.command(now, command);
+            }
+            self.core.tick(now);
+            self.probe(now);
+            self.flush();
+            self.report(now);
+            if self
+                .last
+                .is_some_and(|last| self.core.is_idle() || now >= last)
+            {
+                return;
+            }
+        }
+    }
+
+    /// How long is spent on what is left when nobody is.
+    fn grace(&self) -> Duration {
+        self.settings.connect_timeout + 2 * self.settings.command_timeout
+    }
+
+    fn until_timer(&self) -> Duration {
+        let timers = self.core.next_timer().into_iter().chain(self.last);
+        let next = timers.chain([self.probe_at]).min().unwrap_or(Instant::FAR);
+        next.since(Instant::now()).min(LOOK)
+    }
+
+    fn start_lines(&mut self) {
+        for (server, origin) in self.origins.iter().enumerate() {
+            let (orders, receiver) = unbounded_channel();
+            let line = Line {
+                server,
+                origin: Arc::clone(origin),
+                settings: self.settings.clone(),
+                prefix: self.prefix.clone(),
+                instance: self.instance,
+                prompt: self.prompt,
+                events: self.events.clone(),
+                orders: receiver,
+            };
+            tokio::spawn(line.run());
+            self.lines.push(orders);
+        }
+    }
+
+    fn start_inboxes(&mut self) {
+        for (server, origin) in self.origins.iter().enumerate() {
+            let (changes, receiver) = unbounded_channel();
+            let events = self.events.clone();
+            let listener = Listener {
+                origin: Arc::clone(origin),
+                settings: self.settings.clone(),
+                prefix: self.prefix.clone(),
+                instance: self.instance,
+                in_cluster: false,
+                tell: move |inbox| {
+                    // A driver that is gone needs to know nothing.
+                    let _ = events.send(Event::Inbox(server, inbox));
+                },
+                changes: receiver,
+            };
+            tokio::spawn(listener.run());
+            self.inboxes.push(changes);
+        }
+    }
+
+    fn event(&mut self, now: Instant, event: Event) {
+        match event {
+            Event::Line(server, News::Up(arrival)) => {
+                if let Some(policy) = &arrival.evicts
+                    && !std::mem::replace(&mut self.warned_eviction, true)
+                {
+                    tracing::warn!(
+                        server = server + 1,
+                        policy,
+                        "the server may evict keys that are held; set maxmemory-policy to noeviction"
+                    );
+                }
+                self.core.linked(now, server, arrival);
+            }
+            Event::Line(server, News::Down(trouble)) => self.core.unlinked(now, server, trouble),
+            Event::Line(_, News::Answered(calls, result)) => self.answered(now, calls, result),
+            Event::Line(server, News::Prompt) => self.core.well_again(now, server),
+            Event::Inbox(server, inbox) => self.inbox_event(now, server, inbox),
+        }
+    }
+
+    fn answered(
+        &mut self,
+        now: Instant,
+        calls: Vec<Call>,
+        result: Result<Vec<redis::Value>, Failure>,
+    ) {
+        match result {
+            Ok(values) => {
+                for (call, value) in calls.into_iter().zip(values) {
+                    let result = match value {
+                        redis::Value::ServerError(error) => match Failure::of_server(error) {
+                            Failure::NoScript => Err(Failure::not_loaded()),
+                            failure => Err(failure),
+                        },
+                        value => Ok(value),
+                    };
+                    self.core.answer(now, call, result);
+                }
+            }
+            Err(failure) => {
+                for call in calls {
+                    self.core.answer(now, call, Err(failure.clone()));
+                }
+            }
+        }
+    }
+
+    fn inbox_event(&mut self, now: Instant, server: usize, inbox: Inbox) {
+        match inbox {
+            Inbox::Up => self.core.inbox_changed(now, server, true),
+            Inbox::Down => self.core.inbox_changed(now, server, false),
+            Inbox::Failing(error) => {
+                let code = error.code();
+                tracing::debug!(server = server + 1, code, "no subscription");
+            }
+            Inbox::Forbidden(error) => {
+                if !std::mem::replace(&mut self.warned_channels, true) {
+                    tracing::warn!(
+                        server = server + 1,
+                        code = error.code(),
+                        "no pushes: waiters ask again by a timer; allow the channels"
+                    );
+                }
+            }
+            // Only where each slot has channels of its own.
+            Inbox::Heard { .. } | Inbox::Moved(_) => {}
+            Inbox::Message { text, .. } => {
+                // Anybody can write here; what names no waiter of ours is no reason to do anything.
+                if let Some(token) = token_of(&text, &self.instance) {
+                    self.core.push(now, server, token);
+                }
+            }
+        }
+    }
+
+    /// Tries servers that are up and silent, whether they answer promptly again: nobody else does.
+    fn probe(&mut self, now: Instant) {
+        let silent = (0..self.lines.len()).filter(|&server| self.core.is_silent(server));
+        let silent: Vec<usize> = silent.collect();
+        if silent.is_empty() {
+            self.probe_at = Instant::FAR;
+        } else if self.probe_at == Instant::FAR {
+            self.probe_at = now.after(PROBE);
+        } else if self.probe_at <= now {
+            self.probe_at = now.after(PROBE);
+            for server in silent {
+                let _ = self.lines[server].send(Order::Probe);
+            }
+        }
+    }
+
+    /// Sends what the core has decided.
+    fn flush(&mut self) {
+        if self.inboxes.is_empty() && self.core.wants_inbox() {
+            self.start_inboxes();
+        }
+        let calls = self.core.take_calls();
+        if calls.is_empty() {
+            return;
+        }
+        let mut sorted: Vec<Vec<Call>> = self.lines.iter().map(|_| Vec::new()).collect();
+        for call in calls {
+            sorted[call.server].push(call);
+        }
+        for (line, calls) in self.lines.iter().zip(sorted) {
+            if !calls.is_empty() {
+                // A line ends after this thread only.
+                let _ = line.send(Order::Send(calls));
+            }
+        }
+    }
+
+    /// Tells of each server's outage once, and only if it concerns anybody.
+    fn report(&mut self, now: Instant) {
+        for (server, weather) in self.weather.iter_mut().enumerate() {
+            if self.last.is_some() && weather.is_fair() {
+                continue;
+            }
+            match weather.look(now, self.core.is_away(server)) {
+                Some(Change::Away) => {
+                    let cause = &*self.core.cause_of_absence(now, server);
+                    let server = server + 1;
+                    tracing::warn!(
+                        server,
+                        cause,
+                        "a server of the quorum is away; trying again until it is back"
+                    );
+                }
+                Some(Change::Back) => {
+                    tracing::info!(server = server + 1, "a server of the quorum is back");
+                }
+                None => {}
+            }
+        }
+    }
+}

@@ -1,0 +1,251 @@
+//! State on a majority of independent servers: the Redlock algorithm, with queues and pushes.
+//!
+//! Each server gives a vote of its own (`src/lua/quorum`), and whether enough of them are given is
+//! decided here, on one background thread like a single server's. Its parts are those of a single
+//! server wherever the idea is the same: origins, links, inboxes, clocks, failures, timers.
+
+mod call;
+mod core;
+mod driver;
+mod line;
+mod reply;
+pub(crate) mod rule;
+mod script;
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
+use tokio::sync::oneshot;
+
+use self::core::{Command, Core, Options};
+use self::driver::Driver;
+pub(crate) use self::script::all as scripts;
+use super::local::Local;
+use super::server::call::Request;
+use super::server::{Origin, Settings};
+use super::{
+    Acquire, Backend, CheckAnswer, Place, ReleaseAnswer, ShutdownReport, Take, Taking, Terms,
+    Waiting, thread,
+};
+use crate::error::{BackendError, BackendErrorKind, ConfigError};
+use crate::key::{Prefix, Resource, Subject};
+use crate::time::Clock;
+use crate::token::{Instance, Token};
+
+/// The fewest servers of which one may fail, and the most that are worth asking.
+const FEWEST: usize = 3;
+const MOST: usize = 15;
+/// How long no prompt server is silent.
+const SILENCE: Duration = Duration::from_millis(200);
+
+/// What a user can set of a quorum.
+#[derive(Debug, Clone)]
+pub(crate) struct QuorumSettings {
+    pub(crate) server_timeout: Option<Duration>,
+    pub(crate) quarantine: bool,
+}
+
+impl Default for QuorumSettings {
+    fn default() -> Self {
+        Self {
+            server_timeout: None,
+            quarantine: true,
+        }
+    }
+}
+
+/// A handle's way to its background thread.
+pub(crate) struct QuorumBackend {
+    servers: usize,
+    commands: UnboundedSender<Command>,
+    local: Local,
+}
+
+impl QuorumBackend {
+    pub(crate) fn start(
+        origins: Vec<Origin>,
+        prefix: &Prefix,
+        settings: Settings,
+        quorum: &QuorumSettings,
+    ) -> Result<Arc<dyn Backend>, ConfigError> {
+        settings.check()?;
+        check(origins.len(), quorum)?;
+        if settings.replicas.is_some() {
+            let problem = "servers of a quorum need no replicas; take more servers";
+            return Err(ConfigError::new("min_replicas", problem));
+        }
+        let silence = quorum
+            .server_timeout
+            .map_or(SILENCE, |timeout| (4 * timeout).max(SILENCE));
+        let options = Options {
+            server_timeout: quorum.server_timeout,
+            silence,
+            quarantine: quorum.quarantine,
+        };
+        let instance = Instance::draw()?;
+        let (commands, receiver) = unbounded_channel();
+        let servers = origins.len();
+        let core = Core::new(servers, settings.clone(), options);
+        let (driver, events) =
+            Driver::new(core, origins, settings, silence, instance, prefix.clone());
+        thread::spawn(move || driver.run(receiver, events)).map_err(|error| {
+            ConfigError::new(
+                "background thread",
+                format!("it can't be started ({error})"),
+            )
+        })?;
+        Ok(Arc::new(Self {
+            servers,
+            commands,
+            local: Local::default(),
+        }))
+    }
+}
+
+/// Refuses what is no quorum, and tells of what is a poor one.
+fn check(servers: usize, quorum: &QuorumSettings) -> Result<(), ConfigError> {
+    let problem = match servers {
+        0 => "it names no server; name an odd number of independent servers, 3 or more",
+        1 => "it names one server, which is no quorum; name it by `url`",
+        2 => {
+            "of two servers both are needed, so it fails as soon as one does; name an odd number of \
+             independent servers, 3 or more"
+        }
+        FEWEST..=MOST => "",
+        _ => "it takes 3 to 15 servers",
+    };
+    if !problem.is_empty() {
+        return Err(ConfigError::new("quorum", problem));
+    }
+    if servers.is_multiple_of(2) {
+        tracing::warn!(
+            servers,
+            "an even number of servers in a quorum tolerates no more failures than one less"
+        );
+    }
+    let range = Duration::from_millis(1)..=Duration::from_secs(60);
+    match quorum.server_timeout {
+        Some(timeout) if !range.contains(&timeout) => Err(ConfigError::out_of_range(
+            "server_timeout",
+            format!("{timeout:?}"),
+            "1 ms to 60 s",
+        )),
+        _ => Ok(()),
+    }
+}
+
+/// What is offered on one server only.
+fn unsupported(what: &str) -> BackendError {
+    let text = format!("{what} over a quorum of servers; use a handle on one server");
+    BackendError::new(BackendErrorKind::Unsupported, text, None)
+}
+
+impl Backend for QuorumBackend {
+    fn place(&self, resource: Resource) -> Arc<dyn Place> {
+        Arc::new(QuorumPlace {
+            servers: self.servers,
+            commands: self.commands.clone(),
+            resource: Arc::new(resource),
+        })
+    }
+
+    fn take(&self, subject: &Arc<Subject>, _take: Take) -> Taking {
+        let (sender, answer) = oneshot::channel();
+        let what = format!("checking `{}`: rate limits are not kept", subject.limiter);
+        let _ = sender.send(Err(unsupported(&what).into()));
+        Taking::Waiting(answer)
+    }
+
+    fn servers(&self) -> usize {
+        self.servers
+    }
+
+    fn is_remote(&self) -> bool {
+        true
+    }
+
+    fn local(&self) -> &Arc<dyn Backend> {
+        self.local.get(&Clock::System)
+    }
+
+    fn check(&self, exact: Vec<String>, answer: CheckAnswer) {
+        drop(exact);
+        // Who does not wait for it any more needs no answer.
+        let _ = answer.send(Err(unsupported("looking at the server: it is not done")));
+    }
+
+    fn shutdown(&self, deadline: Duration, answer: oneshot::Sender<ShutdownReport>) {
+        // The thread outlives every handle, so this only fails if it has panicked; then all futures
+        // say so.
+        let _ = self.commands.send(Command::Shutdown { deadline, answer });
+    }
+}
+
+impl fmt::Debug for QuorumBackend {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("QuorumBackend")
+            .field("servers", &self.servers)
+            .finish_non_exhaustive()
+    }
+}
+
+/// One gate on all servers.
+struct QuorumPlace {
+    servers: usize,
+    commands: UnboundedSender<Command>,
+    resource: Arc<Resource>,
+}
+
+impl QuorumPlace {
+    /// Fails as the backend's own sending does.
+    fn tell(&self, command: Command) {
+        let _ = self.commands.send(command);
+    }
+}
+
+impl Place for QuorumPlace {
+    fn acquire(&self, myself: &Arc<dyn Place>, terms: &Terms) -> Acquire {
+        if rule::tolerated(self.servers, terms.limit) == 0 {
+            let (servers, limit) = (self.servers, terms.limit);
+            let text = format!(
+                "acquiring `{}`: of {limit} permits a quorum of {servers} servers tolerates no \
+                 failure; take fewer permits, or more servers",
+                self.resource.gate
+            );
+            let error = BackendError::new(BackendErrorKind::Unsupported, text, None);
+            return Acquire::Ready(Err(error.into()));
+        }
+        let Ok(token) = Token::draw() else {
+            return Acquire::Ready(Err(BackendError::no_randomness().into()));
+        };
+        let (sender, answer) = oneshot::channel();
+        self.tell(Command::Acquire {
+            token,
+            request: Request {
+                resource: Arc::clone(&self.resource),
+                terms: *terms,
+            },
+            place: Arc::clone(myself),
+            answer: sender,
+        });
+        Acquire::Waiting(Waiting::new(answer, Arc::clone(myself), token))
+    }
+
+    fn cancel(&self, token: Token) {
+        self.tell(Command::Cancel(token));
+    }
+
+    fn release(&self, token: Token, answer: Option<oneshot::Sender<ReleaseAnswer>>) {
+        self.tell(Command::Release { token, answer });
+    }
+}
+
+impl fmt::Debug for QuorumPlace {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("QuorumPlace")
+            .field(&self.resource.gate)
+            .finish()
+    }
+}
