@@ -69,6 +69,10 @@ impl Sentinel {
     /// of this address. Its host and port mean nothing.
     ///
     /// Without it: with no credentials and no TLS, to database 0.
+    ///
+    /// With a `rediss://` address, the nodes' certificates have to be for the addresses that the
+    /// sentinels name, which are those that they announce (`replica-announce-ip`), and the ports those
+    /// for TLS (`tls-replication yes`).
     pub fn nodes_like(mut self, node: impl IntoConnectionInfo) -> Self {
         match node.into_connection_info() {
             Ok(info) => self.node = Some(info),

@@ -199,6 +199,32 @@ mod leases {
         }
     }
 
+    /// Not even where nobody has ever looked at the lease, so that its guard knows of no loss.
+    #[tokio::test(start_paused = true)]
+    async fn a_guard_that_is_given_back_too_late_does_not_end_the_delay() {
+        const DELAY: Duration = Duration::from_secs(25);
+        for is_released in [false, true] {
+            let server = MemoryServer::on_tokio_time();
+            let (a, b) = (server.handle(), server.handle());
+            let delayed = leased(&a, LeaseMode::Fixed);
+            let delayed = delayed.lock_delay(DELAY).expect("in range");
+            let begun = Instant::now();
+            let guard = take(&delayed).await;
+            let next = queue_timed(&mutex(&b)).await;
+            advance(TTL + DELAY / 2).await;
+            if is_released {
+                let answer = guard.release().await.expect("answered");
+                assert_eq!(answer, Release::NoLongerHeld);
+            } else {
+                drop(guard);
+            }
+            let (next, acquired) = done("its waiter is served", next).await;
+            assert_after(begun, acquired, TTL + DELAY);
+            give_back(next.expect("its turn comes")).await;
+            server.assert_idle();
+        }
+    }
+
     #[tokio::test(start_paused = true)]
     async fn a_delay_is_remembered_though_nobody_refers_to_the_gate() {
         const DELAY: Duration = Duration::from_secs(25);

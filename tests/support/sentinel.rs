@@ -23,6 +23,8 @@ const QUORUM: usize = 2;
 pub(crate) struct Sentinel {
     child: Mutex<Child>,
     port: u16,
+    /// Where it speaks TLS, if its lines say that it does.
+    tls_port: u16,
     folder: PathBuf,
     /// Its configuration when it was started.
     lines: Vec<String>,
@@ -39,28 +41,30 @@ impl Sentinel {
         fs::create_dir_all(&folder).expect("the temporary folder can be written");
         // Somebody else may take the port between the look and the start: then try another.
         for _ in 0..10 {
-            let port = free_port();
+            let (port, tls_port) = (free_port(), free_port());
             let mut lines = vec![
                 format!("port {port}"),
                 "bind 127.0.0.1".to_owned(),
                 format!("dir {}", folder.display()),
                 format!(
                     "sentinel monitor {SERVICE} 127.0.0.1 {} {QUORUM}",
-                    watches.port()
+                    watches.known_port()
                 ),
                 format!("sentinel down-after-milliseconds {SERVICE} 500"),
                 format!("sentinel failover-timeout {SERVICE} 3000"),
             ];
-            lines.extend(more.iter().map(|line| {
+            let named = |line: &String| {
                 let line = line.replace("SERVICE", SERVICE);
-                line.replace(FREE_PORT, &free_port().to_string())
-            }));
+                line.replace(FREE_PORT, &tls_port.to_string())
+            };
+            lines.extend(more.iter().map(named));
             fs::write(folder.join("conf"), lines.join("\n")).expect("the folder can be written");
             if let Some(child) = launch(&folder, port) {
                 let child = Mutex::new(child);
                 return Self {
                     child,
                     port,
+                    tls_port,
                     folder,
                     lines,
                 };
@@ -79,6 +83,10 @@ impl Sentinel {
     pub(crate) fn option(&self, name: &str) -> &str {
         let mut values = self.lines.iter().filter_map(|line| line.strip_prefix(name));
         values.next().expect("it was started with this line").trim()
+    }
+
+    pub(crate) const fn tls_port(&self) -> u16 {
+        self.tls_port
     }
 
     pub(crate) fn freeze(&self) {
@@ -172,7 +180,7 @@ impl Fleet {
     }
 
     /// With these servers, the last of which may be made here, and further lines for the sentinels,
-    /// in which `SERVICE` stands for its name.
+    /// in which `SERVICE` stands for its name, and `FREE_PORT` for that of a sentinel's TLS.
     pub(crate) async fn start_with(
         master: Server,
         mut replicas: Vec<Server>,
@@ -191,7 +199,7 @@ impl Fleet {
 
     /// The options of a replica.
     pub(crate) fn follows(master: &Server) -> [&'static str; 5] {
-        let port = Box::leak(master.port().to_string().into_boxed_str());
+        let port = Box::leak(master.known_port().to_string().into_boxed_str());
         let [delay, none] = Self::LEADS;
         ["--replicaof", "127.0.0.1", port, delay, none]
     }
@@ -258,7 +266,11 @@ impl Fleet {
     pub(crate) fn master(&self) -> Option<&Server> {
         let named: Vec<_> = self.sentinels.iter().filter_map(Sentinel::named).collect();
         let is_named = |node: &&Server| {
-            2 * named.iter().filter(|&&port| port == node.port()).count() > self.sentinels.len()
+            2 * named
+                .iter()
+                .filter(|&&port| port == node.known_port())
+                .count()
+                > self.sentinels.len()
         };
         self.nodes.iter().find(is_named)
     }
@@ -268,10 +280,10 @@ impl Fleet {
         let mut found = None;
         wait_for("a sentinel names another master", LIMIT, async || {
             let named = self.sentinels.iter().filter_map(Sentinel::named);
-            let mut others = named.filter(|&port| port != old.port());
+            let mut others = named.filter(|&port| port != old.known_port());
             found = others
                 .next()
-                .and_then(|port| self.nodes.iter().find(|node| node.port() == port));
+                .and_then(|port| self.nodes.iter().find(|node| node.known_port() == port));
             found.is_some()
         })
         .await;

@@ -142,6 +142,19 @@ impl Server {
         value.expect("it was started with this option")
     }
 
+    /// The port that other servers know it by: that for TLS, where they speak it among themselves.
+    pub(crate) fn known_port(&self) -> u16 {
+        if self
+            .options
+            .iter()
+            .any(|option| option == "--tls-replication")
+        {
+            self.option("--tls-port").parse().expect("a port")
+        } else {
+            self.port
+        }
+    }
+
     pub(crate) fn url(&self) -> String {
         format!("redis://127.0.0.1:{}/", self.port)
     }

@@ -12,7 +12,7 @@ use super::{mutex, semaphore};
 use crate::common::{LIMIT, LONG, failure, give_back, queue, served, take, until_waiting, within};
 use crate::leftovers::ask;
 use crate::rig::{Rig, ServerRig};
-use crate::support::wait_for;
+use crate::support::{Server, wait_for};
 
 /// As an administrator does it.
 async fn load(rig: &ServerRig) {
@@ -41,7 +41,7 @@ fn denied(rig: &ServerRig) -> Vec<String> {
     let entries: Vec<Vec<Value>> = ask(&mut rig.server.connection(), &["ACL", "LOG"]);
     let texts = entries.into_iter().map(|entry| format!("{entry:?}"));
     texts
-        .filter(|text| !text.contains("client|setinfo") && !text.contains("'client'"))
+        .filter(|text| !text.contains("client|setinfo") && !text.contains("'\"client\"'"))
         .collect()
 }
 
@@ -136,4 +136,57 @@ async fn who_waits_and_who_holds_outlast_a_while_without_scripts() {
     assert!(release.is_ok(), "{release:?}");
     give_back(served(next).await).await;
     rig.settled().await;
+}
+
+/// The connection that waits for replicas brings no scripts either.
+#[tokio::test]
+async fn with_replicas_waited_for_scripts_are_not_brought_either() {
+    const TTL: Duration = Duration::from_secs(6);
+    let rig = ServerRig::start();
+    rig.server
+        .command(&["CONFIG", "SET", "repl-diskless-sync-delay", "0"])
+        .await;
+    let _replica = Server::start_replica(&rig.server);
+    load(&rig).await;
+    let mut rights = hardened();
+    rights.push("+wait");
+    let builder = of_user(&rig, &rights).await.preloaded_scripts();
+    let builder = builder.min_replicas(1, Duration::from_millis(1_200));
+    let handle = builder.build().expect("valid");
+    let lock = mutex(&handle).ttl(TTL).expect("ok");
+    let guard = take(&lock).await;
+    let next = queue(&lock);
+    until_waiting(&lock, 1).await;
+    give_back(guard).await;
+    let guard = served(next).await;
+    // Of a renewal without its script nothing is believed, and it is repeated.
+    rig.server.command(&["SCRIPT", "FLUSH"]).await;
+    let before = unknown_scripts(&rig);
+    wait_for("renewals find no script", LIMIT, async || {
+        unknown_scripts(&rig) > before
+    })
+    .await;
+    let error = failure(within(LIMIT, "it fails", lock.keyed("other").try_lock()).await);
+    assert_eq!(error.kind(), BackendErrorKind::NotServing, "{error}");
+    assert!(error.to_string().contains("NOSCRIPT"), "{error}");
+    load(&rig).await;
+    let begun = std::time::Instant::now();
+    wait_for("a TTL has passed", LIMIT, async || {
+        assert!(guard.is_held());
+        begun.elapsed() > TTL
+    })
+    .await;
+    give_back(guard).await;
+    give_back(take(&lock.keyed("other")).await).await;
+    assert_eq!(denied(&rig), [""; 0]);
+    rig.settled().await;
+}
+
+/// How many calls of scripts have found none.
+fn unknown_scripts(rig: &ServerRig) -> u64 {
+    let info: String = ask(&mut rig.server.connection(), &["INFO", "errorstats"]);
+    let count = info
+        .lines()
+        .find_map(|line| line.strip_prefix("errorstat_NOSCRIPT:count="));
+    count.map_or(0, |count| count.parse().expect("a number"))
 }

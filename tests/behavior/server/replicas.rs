@@ -273,19 +273,33 @@ async fn a_failover_may_forget_a_lease_that_nobody_acknowledged() {
 
 #[tokio::test]
 async fn however_many_wait_for_replicas_they_share_a_few_waits() {
+    const LOCKS: usize = 200;
     let (master, replica) = pair();
-    let gate = mutex(&handle(&master));
+    let builder = Portcullis::builder().url(master.url()).prefix("suite");
+    // Until all have their turns.
+    let builder = builder.min_replicas(1, LIMIT);
+    let gate = mutex(&builder.build().expect("in range"));
     give_back(take(&gate).await).await;
     replica.freeze();
     let before = waits(&master).await;
     let mut tasks = JoinSet::new();
-    for number in 0..200_u32 {
+    for number in 0..LOCKS {
         let gate = gate.keyed(number);
-        tasks.spawn(async move { failure(gate.lock().await) });
+        tasks.spawn(async move { gate.lock().await.expect("a replica has it in the end") });
     }
-    all_done(tasks).await;
+    wait_for("all are granted", LIMIT, async || {
+        let keys = master.keys_with("suite:").await;
+        keys.iter().filter(|key| key.contains("}:m:")).count() == LOCKS
+    })
+    .await;
+    replica.thaw();
+    let guards = all_done(tasks).await;
     let waited = waits(&master).await - before;
-    assert!((1..=8).contains(&waited), "{waited} waits for 200 locks");
+    assert!(
+        (1..=8).contains(&waited),
+        "{waited} waits for {LOCKS} locks"
+    );
+    drop(guards);
     until_nothing_is_left(&master).await;
 }
 

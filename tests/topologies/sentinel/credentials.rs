@@ -20,7 +20,7 @@ const ASKS: [&str; 7] = [
 ];
 
 /// Sets a fleet's passwords: of the data nodes' default user, and of the sentinels'.
-fn lock(fleet: &Fleet, nodes: &str, sentinels: &str) {
+pub(super) fn lock(fleet: &Fleet, nodes: &str, sentinels: &str) {
     for sentinel in &fleet.sentinels {
         let tell = |words: &[&str]| {
             let done: Option<String> = sentinel.ask(words);
@@ -73,8 +73,8 @@ fn address(fleet: &Fleet, nodes: &str, sentinels: &str) -> String {
     format!("{url}?{sentinels}")
 }
 
-async fn works(url: &str) {
-    let gates = builder(url).build().expect("a valid address");
+pub(super) async fn works(builder: Builder) {
+    let gates = builder.build().expect("a valid address");
     let report = gates.check().await.expect("it can be asked");
     let found = report.server().and_then(|server| server.sentinels.clone());
     assert_eq!(
@@ -105,8 +105,8 @@ async fn refused(url: &str) -> String {
 async fn data_nodes_may_want_credentials_that_sentinels_are_not_sent() {
     let fleet = Fleet::start().await;
     lock(&fleet, "node-secret", "");
-    works(&address(&fleet, ":node-secret@", "")).await;
-    works(&address(&fleet, "shop:shop-secret@", "")).await;
+    works(builder(&address(&fleet, ":node-secret@", ""))).await;
+    works(builder(&address(&fleet, "shop:shop-secret@", ""))).await;
     for wrong in [":wrong-secret@", ""] {
         let error = refused(&address(&fleet, wrong, "")).await;
         assert!(error.contains("the server"), "{error}");
@@ -119,7 +119,12 @@ async fn data_nodes_may_want_credentials_that_sentinels_are_not_sent() {
 async fn sentinels_may_want_credentials_and_data_nodes_none() {
     let fleet = Fleet::start().await;
     lock(&fleet, "", "their-secret");
-    works(&address(&fleet, "", "sentinel_password=their-secret")).await;
+    works(builder(&address(
+        &fleet,
+        "",
+        "sentinel_password=their-secret",
+    )))
+    .await;
     for wrong in ["sentinel_password=wrong-secret", ""] {
         let error = refused(&address(&fleet, "", wrong)).await;
         assert!(
@@ -134,14 +139,14 @@ async fn sentinels_may_want_credentials_and_data_nodes_none() {
 async fn both_may_have_their_own_and_users_with_no_more_rights_than_they_need() {
     let fleet = Fleet::start().await;
     lock(&fleet, "node-secret", "their-secret");
-    works(&address(
+    works(builder(&address(
         &fleet,
         ":node-secret@",
         "sentinel_password=their-secret",
-    ))
+    )))
     .await;
     let asks = "sentinel_username=asks&sentinel_password=its-secret";
-    works(&address(&fleet, "shop:shop-secret@", asks)).await;
+    works(builder(&address(&fleet, "shop:shop-secret@", asks))).await;
     let error = refused(&address(
         &fleet,
         ":node-secret@",

@@ -3,7 +3,11 @@
 mod credentials;
 mod failover;
 mod pools;
+mod preloaded;
+mod processes;
+mod replicas;
 mod sentinels;
+mod tls;
 
 use std::time::{Duration, Instant};
 

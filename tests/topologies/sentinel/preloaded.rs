@@ -1,0 +1,124 @@
+//! Scripts that somebody has loaded on every node, and failovers.
+
+use portcullis::{BackendErrorKind, scripts};
+
+use super::*;
+use crate::common::{Guard, LIMIT, failure, give_back, queue, served, take, until_waiting, within};
+
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// As an administrator does it.
+async fn load(node: &Server) {
+    for script in scripts::all() {
+        node.command(&["SCRIPT", "LOAD", script.text()]).await;
+    }
+}
+
+/// A handle whose user can run no code of its own, and whose leases a replica has.
+async fn bare(fleet: &Fleet) -> Portcullis {
+    let user = [
+        "ACL",
+        "SETUSER",
+        "bare",
+        "on",
+        ">open",
+        "resetchannels",
+        "~suite:*",
+        "&suite:*",
+        "+@all",
+        "-eval",
+        "-script",
+    ];
+    for node in &fleet.nodes {
+        node.command(&user).await;
+    }
+    let url = fleet.url().replace("://", "://bare:open@");
+    let builder = builder(&url).preloaded_scripts();
+    let builder = builder.min_replicas(1, PATIENCE);
+    builder.build().expect("in range")
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "slow: scripts/test --topologies"]
+async fn scripts_that_are_loaded_on_all_nodes_serve_on_after_a_failover() {
+    let fleet = Fleet::start().await;
+    for node in &fleet.nodes {
+        load(node).await;
+    }
+    let (a, b) = (bare(&fleet).await, bare(&fleet).await);
+    let permits = (semaphore(&a, 1), semaphore(&b, 1));
+    let (a, b) = (mutex(&a), mutex(&b));
+    let (held, permit) = (take(&a).await, take(&permits.0).await);
+    let (waiter, other) = (queue(&b), queue(&permits.1));
+    until_waiting(&a, 1).await;
+    until_waiting(&permits.0, 1).await;
+    fleet.until_replicated().await;
+    fleet.nodes[0].kill();
+    let (new, switched) = fleet.until_switched(&fleet.nodes[0]).await;
+    soon(switched, "both listen to the new one", async || {
+        inboxes(new) == 2
+    })
+    .await;
+    let fences = (held.fence(), permit.fence());
+    assert!(held.is_held() && permit.is_held());
+    give_back(held).await;
+    give_back(permit).await;
+    let (next, next_permit) = (
+        within(LIMIT, "its turn comes", waiter).await,
+        within(LIMIT, "its turn comes", other).await,
+    );
+    let next = next.expect("no panic").expect("its turn comes");
+    let next_permit = next_permit.expect("no panic").expect("its turn comes");
+    assert!(next.fence() > fences.0 && next_permit.fence() > fences.1);
+    give_back(next).await;
+    give_back(next_permit).await;
+    assert_mortal(&fleet.nodes[1..]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "slow: scripts/test --topologies"]
+async fn a_new_master_without_scripts_does_not_serve_until_they_are_loaded() {
+    let fleet = Fleet::start().await;
+    load(&fleet.nodes[0]).await;
+    let (a, b) = (bare(&fleet).await, bare(&fleet).await);
+    let (a, b) = (mutex(&a), mutex(&b));
+    let held = take(&a).await;
+    let waiter = queue(&b);
+    until_waiting(&a, 1).await;
+    fleet.until_replicated().await;
+    // Up to 6.2 a master tells its replicas of scripts.
+    for node in &fleet.nodes[1..] {
+        node.command(&["SCRIPT", "FLUSH"]).await;
+    }
+    fleet.nodes[0].kill();
+    let (new, switched) = fleet.until_switched(&fleet.nodes[0]).await;
+    soon(switched, "both listen to the new one", async || {
+        inboxes(new) == 2
+    })
+    .await;
+    let mut said = String::new();
+    eventually("it counts as one that does not serve", async || {
+        let error = failure(a.try_lock().await);
+        assert!(error.kind().is_outage(), "{error}");
+        said = error.to_string();
+        error.kind() == BackendErrorKind::NotServing && said.contains("NOSCRIPT")
+    })
+    .await;
+    assert!(said.contains("portcullis::scripts"), "{said}");
+    assert!(held.is_held() && !waiter.is_finished());
+    load(new).await;
+    let fence = held.fence();
+    let released = within(LIMIT, "it is released", held.release()).await;
+    released.expect("the server answers");
+    let next = within(LIMIT, "its turn comes", waiter).await;
+    let next = next.expect("no panic").expect("its turn comes");
+    assert!(next.fence() > fence);
+    give_back(next).await;
+    // And nothing waits for scripts any more.
+    let guard = take(&a).await;
+    let next = queue(&b);
+    until_waiting(&a, 1).await;
+    give_back(guard).await;
+    give_back(served(next).await).await;
+    assert_mortal(&fleet.nodes[1..]);
+}
