@@ -9,17 +9,24 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use tokio::sync::watch;
 
 /// Those of one handle, with what is needed to give each back.
-#[derive(Debug)]
 pub(crate) struct Turns<T> {
     booked: BTreeMap<u64, Turn<T>>,
     last: u64,
     closing: watch::Sender<bool>,
 }
 
-#[derive(Debug)]
 struct Turn<T> {
     over: Arc<AtomicBool>,
     what: T,
+}
+
+/// Says of them how many there are, and not whose.
+impl<T> fmt::Debug for Turns<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Turns")
+            .field("booked", &self.booked.len())
+            .finish_non_exhaustive()
+    }
 }
 
 impl<T> Default for Turns<T> {

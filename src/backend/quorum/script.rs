@@ -20,6 +20,7 @@ const LIB: &str = concat!(
     include_str!("../../lua/lib/lifetime.lua"),
     include_str!("../../lua/lib/keep.lua"),
     include_str!("../../lua/lib/instance.lua"),
+    include_str!("../../lua/lib/inbox.lua"),
     include_str!("../../lua/lib/roster.lua"),
     include_str!("../../lua/quorum/queue.lua"),
     include_str!("../../lua/quorum/fence.lua"),

@@ -37,7 +37,7 @@ local function queue_tell(queue, roster, ms, except)
     if not name or name == except or not listens then
       return
     end
-    if redis.pcall("PUBLISH", inbox_of(roster, instance_of(name)), name) ~= 0 then
+    if redis.pcall(PUBLISH, inbox_of(roster, instance_of(name)), name) ~= 0 then
       return
     end
     redis.call("ZREM", queue, name)
