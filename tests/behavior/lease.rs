@@ -132,7 +132,7 @@ pub(crate) async fn an_expired_holder_can_not_release_its_successor<R: Rig>() {
             drop((alone, expired));
         }
         // Whatever the late release has sent has run before this.
-        assert_eq!(waiting(&a).await, Some(0));
+        until_waiting(&a, 0).await;
         assert!(successor.is_held());
         assert!(successor.remaining() > SHORT);
         give_back(successor).await;
