@@ -16,7 +16,7 @@ mod against_a_model {
     use proptest::test_runner::TestCaseResult;
 
     use super::super::Memory;
-    use super::model::{Ask, LONGEST_DELAY, Model, Ms, Outcome, TTL};
+    use super::model::{Ask, LONGEST_DELAY, Model, Ms, Outcome, TTL, told};
     use crate::backend::{ShutdownReport, Wait};
     use crate::error::LockError;
     use crate::key::Prefix;
@@ -339,7 +339,7 @@ mod against_a_model {
                 Err(LockError::Refused(refusal)) => Outcome::Refused {
                     kind: refusal.kind(),
                     position: refusal.position(),
-                    retry_after: refusal.retry_after(),
+                    retry_after: told(refusal.kind(), refusal.retry_after()),
                 },
                 Err(LockError::Backend(error)) => Outcome::Failed(error.kind()),
             });
@@ -936,6 +936,12 @@ mod model {
         }
     }
 
+    /// When to come back, as far as it means anything: with a handle that shuts down nobody can, and how
+    /// long its guards, which are cut at that moment, would have held depends on who is told first.
+    pub(super) fn told(kind: RefusalKind, retry_after: Option<Duration>) -> Option<Duration> {
+        retry_after.filter(|_| kind != RefusalKind::ShuttingDown)
+    }
+
     impl Model {
         pub(super) fn start(&mut self) -> usize {
             self.processes.push(Process::default());
@@ -1273,7 +1279,7 @@ mod model {
             self.claims[id].outcome = Some(Outcome::Refused {
                 kind,
                 position: Some(ahead as u64),
-                retry_after,
+                retry_after: told(kind, retry_after),
             });
         }
 
