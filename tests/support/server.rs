@@ -235,10 +235,19 @@ impl Server {
     /// How many script calls clients have sent so far: EVALSHA, EVAL, FCALL and SCRIPT LOAD. The
     /// commands inside scripts are counted under their own names.
     pub(crate) async fn script_calls(&self) -> u64 {
+        // Up to 6.2 all of SCRIPT is counted as one.
+        self.calls_of(&["evalsha", "eval", "fcall", "script|load", "script"])
+            .await
+    }
+
+    /// The same without those that load scripts, as each new connection does.
+    pub(crate) async fn script_runs(&self) -> u64 {
+        self.calls_of(&["evalsha", "eval", "fcall"]).await
+    }
+
+    async fn calls_of(&self, counted: &[&str]) -> u64 {
         let info = self.command(&["INFO", "commandstats"]).await;
         let info: String = redis::from_redis_value(info).expect("INFO answers with text");
-        // Up to 6.2 all of SCRIPT is counted as one.
-        let counted = ["evalsha", "eval", "fcall", "script|load", "script"];
         let calls = |line: &str| {
             let (name, rest) = line.strip_prefix("cmdstat_")?.split_once(":calls=")?;
             counted

@@ -936,8 +936,9 @@ mod model {
         }
     }
 
-    /// When to come back, as far as it means anything: with a handle that shuts down nobody can, and how
-    /// long its guards, which are cut at that moment, would have held depends on who is told first.
+    /// When to come back, as far as it means anything: with a handle that shuts down nobody can, and
+    /// how long its guards, which are cut at that moment, would have held depends on who is told
+    /// first.
     pub(super) fn told(kind: RefusalKind, retry_after: Option<Duration>) -> Option<Duration> {
         retry_after.filter(|_| kind != RefusalKind::ShuttingDown)
     }

@@ -171,9 +171,9 @@ async fn the_subscription_follows_and_waiters_do_not_ask() {
     .await;
     // Whoever polled would ask four times a second; a heartbeat comes each second.
     tokio::time::sleep(Duration::from_millis(500)).await;
-    let before = new.script_calls().await;
+    let before = new.script_runs().await;
     tokio::time::sleep(Duration::from_secs(3)).await;
-    let asked = new.script_calls().await - before;
+    let asked = new.script_runs().await - before;
     assert!(asked <= 6, "{asked} questions in 3 s");
     let released = Instant::now();
     give_back(held).await;
