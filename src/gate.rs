@@ -95,6 +95,7 @@ impl Gate {
             wait: Wait::Unbounded,
             max_waiters: DEFAULT_MAX_WAITERS,
             bridge: None,
+            kept: 0,
         };
         let place = backend.place(origin.resource(&prefix, None));
         Self {

@@ -122,6 +122,10 @@ pub(crate) struct Terms {
     /// beginning of an outage it still hopes for the end. The budget for admission then takes the
     /// place of other time-outs.
     pub(crate) bridge: Option<Duration>,
+    /// Not 0 where this process keeps what it is granted for its next callers, so that it wants to
+    /// hear of others who wait: 1, and as many as it may hand a mutex on by itself, each time with
+    /// the next fencing token.
+    pub(crate) kept: u32,
 }
 
 impl Terms {

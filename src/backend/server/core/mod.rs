@@ -338,6 +338,9 @@ impl Core {
                 let result = self.decode(now, link, result, reply::renewed);
                 self.renewed(now, sent, &renew, result);
             }
+            Body::Recheck(_) => {
+                let _ = self.decode(now, link, result, reply::rechecked);
+            }
             Body::Take(take) => self.took(now, &take, result),
             Body::Unbook(unbook) => self.unbooked(now, unbook.id, result.err()),
         }
@@ -360,7 +363,10 @@ impl Core {
 
     pub(super) fn push(&mut self, now: Instant, push: Push) {
         match push {
-            Push::Grant { token, fence, left } => self.granted(now, token, fence, left),
+            Push::Grant {
+                token, fence, left, ..
+            } => self.granted(now, token, fence, left),
+            Push::Recall { .. } => {}
             Push::Never { token } => self.never_fits(now, token),
         }
     }

@@ -239,6 +239,7 @@ impl Core {
             max_waiters: request.terms.max_waiters,
             ticket: waiter.ticket,
             pushed: self.ears.hear(tag),
+            kept: request.terms.kept,
         };
         waiter.open.sent(ask.latest_ms);
         waiter.in_flight = true;
@@ -283,7 +284,7 @@ impl Core {
                     holder.open.answered();
                     // "Queued" was said before the grant that we know of. "Held" is it, or a later
                     // one that we lost ours to.
-                    if let Acquired::Held { fence, left } = outcome {
+                    if let Acquired::Held { fence, left, .. } = outcome {
                         self.held_again(now, sent, token, fence, left);
                     }
                 }
@@ -305,7 +306,7 @@ impl Core {
             Acquired::Held { fence, .. } if waiter.over.is_some_and(|over| over >= fence) => {
                 self.ask(now, token);
             }
-            Acquired::Held { fence, left } => {
+            Acquired::Held { fence, left, .. } => {
                 let was_queued = waiter.is_queued();
                 let whole = left >= ask.lease;
                 let deadline = waiter.request.terms.until(sent, left);
