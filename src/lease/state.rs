@@ -49,7 +49,7 @@ pub(crate) struct LeaseState {
     /// On how many servers it is held; 1 unless it takes several.
     held_on: AtomicU8,
     /// The lease that this is one use of: it lasts as long as that does, at the most.
-    whole: Option<Arc<LeaseState>>,
+    whole: Option<Arc<Self>>,
     /// Made when somebody first asks for it.
     watch: OnceLock<CancellationToken>,
 }
