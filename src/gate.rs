@@ -10,7 +10,7 @@ use std::time::Duration;
 use tokio::task::coop::cooperative;
 
 use crate::backend::quorum::rule;
-use crate::backend::{Acquire, Backend, Place, Terms, Wait};
+use crate::backend::{Acquire, Backend, Keep, Kept, Place, Terms, Wait};
 use crate::error::{ConfigError, LockError, Refusal};
 use crate::key::{Key, Kind, Prefix, Resource};
 use crate::lease::{Lease, LeaseMode};
@@ -27,6 +27,8 @@ pub(crate) struct Gate {
     /// Which of its siblings it is.
     key: Option<Key>,
     place: Arc<dyn Place>,
+    /// Whether this process keeps what it gets, and how.
+    keep: Option<Keep>,
     terms: Terms,
 }
 
@@ -95,6 +97,7 @@ impl Gate {
             wait: Wait::Unbounded,
             max_waiters: DEFAULT_MAX_WAITERS,
             bridge: None,
+            kept: 0,
         };
         let place = backend.place(origin.resource(&prefix, None));
         Self {
@@ -103,6 +106,7 @@ impl Gate {
             origin,
             key: None,
             place,
+            keep: None,
             terms,
         }
     }
@@ -110,10 +114,49 @@ impl Gate {
     pub(crate) fn keyed(&self, key: Key) -> Self {
         let resource = self.origin.resource(&self.prefix, Some(&key));
         Self {
-            place: self.backend.place(resource),
+            place: self.place(resource),
             key: Some(key),
             ..self.clone()
         }
+    }
+
+    fn place(&self, resource: Resource) -> Arc<dyn Place> {
+        match self.keep {
+            Some(keep) => self.backend.home(resource, keep, self.terms.limit),
+            None => self.backend.place(resource),
+        }
+    }
+
+    /// The same gate, of which this process keeps what it gets.
+    pub(crate) fn keep(mut self, keep: Keep) -> Result<Self, ConfigError> {
+        if self.backend.servers() > 1 {
+            let problem = "nothing is kept over a quorum of servers; use a handle on one server";
+            return Err(ConfigError::new(keep.setting(), problem));
+        }
+        self.keep = Some(keep);
+        self.check_keep()?;
+        self.terms.kept = keep.told();
+        let resource = self.origin.resource(&self.prefix, self.key.as_ref());
+        self.place = self.place(resource);
+        Ok(self)
+    }
+
+    /// Refuses what can't be kept.
+    fn check_keep(&self) -> Result<(), ConfigError> {
+        let problem = if self.terms.mode != LeaseMode::Renewed {
+            "what is kept for the next request is renewed for as long; take a `lease` that is renewed"
+        } else if !self.terms.delay.is_none() {
+            "what is kept for the next request has no `lock_delay`; set one of them"
+        } else {
+            return Ok(());
+        };
+        self.keep.map_or(Ok(()), |keep| {
+            Err(ConfigError::new(keep.setting(), problem))
+        })
+    }
+
+    pub(crate) fn kept(&self) -> Kept {
+        self.place.kept()
     }
 
     /// The same gate in this process alone, with so many permits.
@@ -123,6 +166,7 @@ impl Gate {
         Self {
             place: backend.place(resource),
             backend: Arc::clone(backend),
+            keep: None,
             terms: Terms {
                 limit,
                 ..self.terms
@@ -142,6 +186,11 @@ impl Gate {
             self.origin,
             Origin::Named(Kind::Mutex, _) | Origin::Exact(_)
         )
+    }
+
+    /// Whether others may use its key as it is.
+    pub(crate) const fn is_exact(&self) -> bool {
+        matches!(self.origin, Origin::Exact(_))
     }
 
     /// Of this gate, or of its sibling by `key`.
@@ -176,6 +225,7 @@ impl Gate {
 
     pub(crate) fn lease(mut self, mode: LeaseMode) -> Result<Self, ConfigError> {
         self.terms.mode = mode.checked()?;
+        self.check_keep()?;
         Ok(self)
     }
 
@@ -185,6 +235,7 @@ impl Gate {
             return Err(ConfigError::new("lock_delay", problem));
         }
         self.terms.delay = Delay::new(delay)?;
+        self.check_keep()?;
         Ok(self)
     }
 

@@ -55,7 +55,7 @@ pub use deadpool_redis;
 pub use redis;
 
 pub use self::address::{Address, IntoAddress};
-pub use self::backend::ShutdownReport;
+pub use self::backend::{Kept, ShutdownReport};
 pub use self::error::{
     BackendError, BackendErrorKind, ConfigError, LockError, Refusal, RefusalKind, ServerVote,
 };
@@ -65,7 +65,7 @@ pub use self::lease::{LeaseMode, LeaseView, Lost, LostReason, Release, Releasing
 pub use self::mutex::{Mutex, MutexGuard};
 pub use self::portcullis::{Builder, Portcullis};
 pub use self::rate_limit::{Quota, QuotaReport, QuotaStatus, Quotas, RateLimiter};
-pub use self::semaphore::{Semaphore, SemaphorePermit};
+pub use self::semaphore::{Keeping, Semaphore, SemaphorePermit};
 #[cfg(feature = "sentinel")]
 pub use self::sentinel::Sentinel;
 #[cfg(feature = "tls")]

@@ -10,6 +10,7 @@
 //! 3. A lease that was ended is given back, however often it takes.
 //! 4. A take is decided once: it is repeated only if it surely did not run.
 
+mod keep;
 mod local;
 pub(crate) mod memory;
 pub(crate) mod quorum;
@@ -27,6 +28,8 @@ use std::time::Duration;
 
 use tokio::sync::oneshot;
 
+pub(crate) use self::keep::Keep;
+pub use self::keep::Kept;
 pub(crate) use self::take::{Level, Op, Take, Taken, Taking};
 pub(crate) use self::turns::{Booking, Turns};
 use crate::check::Report;
@@ -40,6 +43,12 @@ use crate::token::{FencingToken, Token};
 pub(crate) trait Backend: fmt::Debug + Send + Sync {
     /// One gate's place.
     fn place(&self, resource: Resource) -> Arc<dyn Place>;
+
+    /// One gate's place, where this process keeps what it gets of so many permits. By default nothing
+    /// is kept: to ask costs no more.
+    fn home(&self, resource: Resource, _keep: Keep, _limit: u32) -> Arc<dyn Place> {
+        self.place(resource)
+    }
 
     /// Takes from the quotas of one subject, looks at them or gives back to them.
     fn take(&self, subject: &Arc<Subject>, take: Take) -> Taking;
@@ -95,6 +104,11 @@ pub(crate) trait Place: fmt::Debug + Send + Sync {
     /// Gives a lease back; `answer` is told how that went.
     fn release(&self, token: Token, answer: Option<oneshot::Sender<ReleaseAnswer>>);
 
+    /// What this process keeps of it.
+    fn kept(&self) -> Kept {
+        Kept::default()
+    }
+
     /// What is to be shared of a lease that was handed out without that; it names the lease by
     /// another token from then on. Of one that is not known here, that it is over.
     fn state(&self, token: Token, fence: FencingToken) -> Arc<LeaseState> {
@@ -122,6 +136,10 @@ pub(crate) struct Terms {
     /// beginning of an outage it still hopes for the end. The budget for admission then takes the
     /// place of other time-outs.
     pub(crate) bridge: Option<Duration>,
+    /// Not 0 where this process keeps what it is granted for its next callers, so that it wants to
+    /// hear of others who wait: 1, and as many as it may hand a mutex on by itself, each time with
+    /// the next fencing token.
+    pub(crate) kept: u32,
 }
 
 impl Terms {

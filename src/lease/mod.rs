@@ -152,14 +152,20 @@ impl Lease {
         }
     }
 
-    pub(crate) fn release(mut self) -> Releasing {
-        let (sender, receiver) = oneshot::channel();
-        match (self.place.take(), self.finish()) {
-            (Some(place), Some(token)) => place.release(token, Some(sender)),
+    pub(crate) fn release(self) -> Releasing {
+        let (sender, answer) = oneshot::channel();
+        self.release_to(Some(sender));
+        Releasing { answer }
+    }
+
+    /// Gives it back; `answer` is told how that went.
+    pub(crate) fn release_to(mut self, answer: Option<oneshot::Sender<ReleaseAnswer>>) {
+        match (self.place.take(), self.finish(), answer) {
+            (Some(place), Some(token), answer) => place.release(token, answer),
             // Lost before: its end is under way already.
-            _ => drop(sender.send(Ok(Release::NoLongerHeld))),
+            (_, _, Some(answer)) => drop(answer.send(Ok(Release::NoLongerHeld))),
+            (_, _, None) => {}
         }
-        Releasing { answer: receiver }
     }
 }
 

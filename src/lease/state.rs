@@ -48,6 +48,8 @@ pub(crate) struct LeaseState {
     status: AtomicU8,
     /// On how many servers it is held; 1 unless it takes several.
     held_on: AtomicU8,
+    /// The lease that this is one use of: it lasts as long as that does, at the most.
+    whole: Option<Arc<Self>>,
     /// Made when somebody first asks for it.
     watch: OnceLock<CancellationToken>,
 }
@@ -94,6 +96,22 @@ impl LeaseState {
         Self::with(Clock::System, token, fence, 0, None, lost_as(reason))
     }
 
+    /// One use of a lease that its process keeps for several, one after the other. It is lost with the
+    /// whole, and finished alone.
+    pub(crate) fn use_of(whole: &Arc<Self>, token: Token, fence: FencingToken) -> Arc<Self> {
+        Arc::new(Self {
+            clock: whole.clock.clone(),
+            token,
+            fence,
+            deadline: AtomicU64::new(0),
+            renewal: None,
+            status: AtomicU8::new(HELD),
+            held_on: AtomicU8::new(1),
+            whole: Some(Arc::clone(whole)),
+            watch: OnceLock::new(),
+        })
+    }
+
     fn with(
         clock: Clock,
         token: Token,
@@ -110,6 +128,7 @@ impl LeaseState {
             renewal,
             status: AtomicU8::new(status),
             held_on: AtomicU8::new(1),
+            whole: None,
             watch: OnceLock::new(),
         })
     }
@@ -173,6 +192,9 @@ impl LeaseState {
 
     /// Whether the deadline has passed. Who is told so will never hear otherwise.
     fn has_passed(&self) -> bool {
+        if let Some(whole) = &self.whole {
+            return !whole.is_held();
+        }
         let mut deadline = self.deadline.load(Ordering::Acquire);
         loop {
             if deadline & SEEN != 0 {
@@ -201,7 +223,9 @@ impl LeaseState {
 
     /// On how many servers it was held when the last of them answered.
     pub(crate) fn held_on(&self) -> usize {
-        if self.is_held() {
+        if let Some(whole) = self.whole.as_ref().filter(|_| self.is_held()) {
+            whole.held_on()
+        } else if self.is_held() {
             usize::from(self.held_on.load(Ordering::Relaxed))
         } else {
             0
@@ -218,6 +242,9 @@ impl LeaseState {
     }
 
     pub(crate) fn remaining(&self) -> Duration {
+        if let Some(whole) = self.whole.as_ref().filter(|_| self.is_held()) {
+            return whole.remaining();
+        }
         while self.is_held() {
             let now = self.clock.now();
             let left = self.told(now).since(now);
@@ -267,13 +294,23 @@ impl LeaseState {
             EXPIRED => Some(LostReason::Expired),
             GONE => Some(LostReason::Gone),
             SHUT_DOWN => Some(LostReason::ShutDown),
-            HELD if self.has_passed() => Some(LostReason::Expired),
+            HELD if self.has_passed() => {
+                let whole = self.whole.as_ref().and_then(|whole| whole.lost_reason());
+                Some(whole.unwrap_or(LostReason::Expired))
+            }
             _ => None,
         }
     }
 
+    fn watch(&self) -> &CancellationToken {
+        self.watch.get_or_init(|| match &self.whole {
+            Some(whole) => whole.watch().child_token(),
+            None => CancellationToken::new(),
+        })
+    }
+
     pub(crate) fn lost(self: &Arc<Self>) -> Lost {
-        let watch = self.watch.get_or_init(CancellationToken::new).clone();
+        let watch = self.watch().clone();
         // Lost between the status' change and the watch's making: `lose` saw no watch to wake.
         if self.lost_reason().is_some() {
             watch.cancel();
@@ -383,6 +420,33 @@ mod tests {
         assert!(!lease.finish());
         assert!(!lease.lose(LostReason::Expired));
         assert_eq!(lease.lost_reason(), Some(LostReason::Gone));
+    }
+
+    #[test]
+    fn a_use_lasts_as_long_as_its_lease_and_is_finished_alone() {
+        let whole = lease(Duration::from_secs(10));
+        let first = LeaseState::use_of(&whole, Token::of(2), FencingToken::new(2));
+        assert!(first.is_held() && first.remaining() > Duration::from_secs(9));
+        assert!(first.finish());
+        assert!(!first.is_held() && whole.is_held());
+        assert_eq!(first.lost_reason(), None);
+        let second = LeaseState::use_of(&whole, Token::of(3), FencingToken::new(3));
+        assert!(whole.lose(LostReason::Gone));
+        assert!(!second.is_held() && !second.finish());
+        assert_eq!(second.remaining(), Duration::ZERO);
+        assert_eq!(second.lost_reason(), Some(LostReason::Gone));
+        assert_eq!(first.lost_reason(), None);
+    }
+
+    #[tokio::test]
+    async fn who_watches_a_use_is_told_of_the_loss_of_its_lease() {
+        let whole = lease(Duration::from_secs(10));
+        let used = LeaseState::use_of(&whole, Token::of(2), FencingToken::new(2));
+        let watcher = tokio::spawn(used.lost());
+        tokio::task::yield_now().await;
+        whole.lose(LostReason::ShutDown);
+        let told = watcher.await.expect("the watcher does not panic");
+        assert_eq!(told, LostReason::ShutDown);
     }
 
     #[tokio::test]

@@ -1,16 +1,20 @@
 //! At most so many at once, over all processes that share a server.
 
+mod keeping;
+
 use std::fmt;
 use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
 use crate::backend::quorum::rule;
-use crate::backend::{Backend, Wait};
+use crate::backend::{Backend, Kept, Wait};
 use crate::error::{ConfigError, LockError};
 use crate::gate::Gate;
 use crate::key::{Key, Kind, Prefix};
 use crate::lease::{Lease, LeaseMode, guard_methods};
+
+pub use self::keeping::Keeping;
 
 /// Permits that a fleet of processes shares: at most so many are held at once.
 ///
@@ -133,6 +137,50 @@ impl Semaphore {
             .enter(1, Some(Wait::No))
             .await
             .map(|lease| SemaphorePermit { lease })
+    }
+
+    /// Lets this process keep a permit that a request has given back, for its own next request, until
+    /// another process wants it: so a limit that does not bind costs next to nothing, and is still
+    /// never exceeded.
+    ///
+    /// While nobody else waits a permit serves one request after the other, without a call to the
+    /// server. When a request has to wait in another process, the server tells all that hold permits:
+    /// idle ones are given back at once, others after at most
+    /// [`passes`](Keeping::passes) more requests or a [`turn`](Keeping::turn). One that nobody uses is
+    /// given back after it [lingers](Keeping::linger).
+    ///
+    /// # What it trades
+    ///
+    /// - **Order**: requests of one process are served first come, first served, and those of another
+    ///   may be overtaken by up to `passes` × `limit` requests. Requests for
+    ///   [several permits](Self::acquire_many), or by another limit, ask the server as ever.
+    /// - **Fencing tokens**: permits that are used again have no order, so
+    ///   [`fencing_token`](SemaphorePermit::fencing_token) is 0, which whoever compares refuses. Where
+    ///   you need them, do not keep permits.
+    /// - **Crashes**: what a process keeps idle when it dies is missing for the rest of its TTL.
+    /// - **A server that loses its data**: what was kept counts for up to 50 ms longer, so there may be
+    ///   more inside for that time than the limit says.
+    /// - **max_waiters** counts those who wait in this process, and the server those of them that it
+    ///   has been asked for, which are no more than the limit.
+    ///
+    /// A process asks every 50 ms, for each semaphore of which it keeps permits, whether others wait:
+    /// that is what a recall costs that was lost. So it is for busy gates, not for thousands of keys.
+    /// In memory it changes nothing: there is no call to save.
+    ///
+    /// # Errors
+    ///
+    /// If a setting is out of range, the lease is not [renewed](crate::LeaseMode::Renewed) or has a
+    /// [`lock_delay`](Self::lock_delay), or on a [quorum](crate::quorum).
+    pub fn keep_permits(self, keeping: Keeping) -> Result<Self, ConfigError> {
+        Ok(Self {
+            gate: self.gate.keep(keeping.checked()?)?,
+        })
+    }
+
+    /// What this process keeps of it at the moment, and what came of that.
+    #[must_use]
+    pub fn kept(&self) -> Kept {
+        self.gate.kept()
     }
 
     crate::gate::gate_settings!();

@@ -57,7 +57,7 @@ fn of_key(connection: &mut redis::Connection, key: &str) -> Vec<String> {
         "hash" => {
             let fields: Vec<(String, String)> = ask(connection, &["HGETALL", key]);
             let stray = |(name, value): &(String, String)| match name.as_str() {
-                "L" => false,
+                "L" | "K" => false,
                 "S" => value != "0",
                 _ => true,
             };

@@ -129,7 +129,7 @@ impl Home for Server {
             };
             if let Some(field) = fields
                 .iter()
-                .find(|field| !["S", "L"].contains(&field.as_str()))
+                .find(|field| !["S", "L", "K"].contains(&field.as_str()))
             {
                 let all = if kind == "hash" {
                     ask(&["HGETALL", &key]).await

@@ -37,6 +37,7 @@ pub(super) enum Body {
     Acquire(Ask),
     End(End),
     Renew(Renew),
+    Recheck(Recheck),
     Take(Take),
     Unbook(Unbook),
 }
@@ -57,6 +58,8 @@ pub(super) struct Ask {
     pub(super) ticket: u64,
     /// Whether a push would be heard.
     pub(super) pushed: bool,
+    /// As in [`Terms`].
+    pub(super) kept: u32,
 }
 
 #[derive(Debug)]
@@ -86,6 +89,17 @@ pub(super) struct Extend {
     pub(super) lease: Duration,
 }
 
+/// Asks which of a gate's kept permits are there still, and whether others wait.
+#[derive(Debug)]
+pub(super) struct Recheck {
+    pub(super) resource: Arc<Resource>,
+    /// At most [`MOST_RECHECKED`].
+    pub(super) tokens: Vec<Token>,
+}
+
+/// How many permits one call may ask about: 1 us each.
+pub(super) const MOST_RECHECKED: usize = 64;
+
 /// A call at the quotas of a subject.
 #[derive(Debug)]
 pub(super) struct Take {
@@ -110,6 +124,7 @@ impl Call {
             Body::Acquire(ask) => ask.resource.tag,
             Body::End(end) => end.resource.tag,
             Body::Renew(renew) => renew.tag,
+            Body::Recheck(recheck) => recheck.resource.tag,
             Body::Take(take) => take.subject.tag,
             Body::Unbook(unbook) => unbook.subject.tag,
         }
@@ -125,6 +140,7 @@ impl Call {
             Body::Acquire(ask) => Script::get(ask.resource.kind, Verb::Acquire, publish),
             Body::End(end) => Script::get(end.resource.kind, Verb::End, publish),
             Body::Renew(renew) => Script::get(renew.kind, Verb::Renew, publish),
+            Body::Recheck(recheck) => Script::get(recheck.resource.kind, Verb::Recheck, publish),
             Body::Take(_) | Body::Unbook(_) => Script::take(),
         }
     }
@@ -151,13 +167,14 @@ impl Call {
                 let wait = millis(ask.wait.unwrap_or(LONGEST_WAIT).min(LONGEST_WAIT));
                 let (weight, limit, ticket) = (ask.weight, ask.limit, ask.ticket);
                 let (max_waiters, pushed) = (ask.max_waiters, u8::from(ask.pushed));
+                let kept = ask.kept;
                 let latest_us = ask.latest_ms.saturating_mul(1000).saturating_add(999);
                 // One argument for all that a quick answer hardly looks at: each of its own costs.
                 cmd.arg(&ask.token.text(instance)[..])
                     .arg(millis(ask.lease))
                     .arg(latest_us)
                     .arg(format!(
-                        "{weight} {limit} {wait} {max_waiters} {ticket} {pushed}"
+                        "{weight} {limit} {wait} {max_waiters} {ticket} {pushed} {kept}"
                     ));
             }
             Body::End(end) => {
@@ -178,6 +195,18 @@ impl Call {
                     cmd.arg(&lease.token.text(instance)[..])
                         .arg(lease.fence.get())
                         .arg(millis(lease.lease));
+                }
+            }
+            Body::Recheck(Recheck { resource, tokens }) => {
+                debug_assert!(tokens.len() <= MOST_RECHECKED, "{} tokens", tokens.len());
+                cmd.arg(4)
+                    .arg(resource.main())
+                    .arg(resource.queue())
+                    .arg(resource.records())
+                    .arg(&*shared.clock)
+                    .arg(instance.as_str());
+                for token in tokens {
+                    cmd.arg(&token.text(instance)[..]);
                 }
             }
             Body::Take(take) => {

@@ -17,6 +17,7 @@ use super::cluster::Cluster;
 use super::cluster::redirect::{Address, Redirect};
 use super::cluster::view::View;
 use super::core::{Channel, Command, Core, NOWHERE};
+use super::home::Homes;
 use super::inbox::{Inbox, Listener};
 use super::link::{self, Fresh};
 use super::links::Link;
@@ -94,6 +95,7 @@ pub(super) struct Driver {
     pub(super) settings: Settings,
     pub(super) instance: Instance,
     pub(super) prefix: Prefix,
+    homes: Arc<Homes>,
     names: Names,
     pub(super) links: Vec<Link>,
     /// Where there are many servers.
@@ -125,6 +127,7 @@ impl Driver {
         settings: Settings,
         instance: Instance,
         prefix: Prefix,
+        homes: Arc<Homes>,
     ) -> (Self, UnboundedReceiver<Event>) {
         let (events, receiver) = unbounded_channel();
         let cluster = origin
@@ -142,6 +145,7 @@ impl Driver {
             instance,
             names: Names::new(prefix.clone()),
             prefix,
+            homes,
             links: (0..links).map(|_| Link::Idle).collect(),
             cluster,
             generation: 0,
@@ -213,6 +217,9 @@ impl Driver {
             self.retry_links(now);
             self.probe_links(now);
             self.flush(now);
+            for (main, news) in self.core.take_news() {
+                self.homes.tell(now, &main, &news);
+            }
             self.report(now);
             if self
                 .last

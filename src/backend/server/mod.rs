@@ -14,6 +14,7 @@ pub(super) mod clock;
 mod cluster;
 pub(super) mod core;
 mod driver;
+mod home;
 pub(super) mod inbox;
 pub(super) mod link;
 mod links;
@@ -39,12 +40,13 @@ use self::check::{Inspector, Look};
 pub(crate) use self::cluster::seeds::Seeds;
 use self::core::{Asked, Command, Core};
 use self::driver::Driver;
+use self::home::Homes;
 pub(in crate::backend) use self::origin::Term;
 pub(crate) use self::origin::{Origin, Source};
 pub(crate) use self::script::Script;
 use super::local::Local;
 use super::{
-    Acquire, Backend, CheckAnswer, Place, ReleaseAnswer, ShutdownReport, Take, Taking, Terms,
+    Acquire, Backend, CheckAnswer, Keep, Place, ReleaseAnswer, ShutdownReport, Take, Taking, Terms,
     Waiting, thread,
 };
 use crate::error::{BackendError, ConfigError};
@@ -131,6 +133,7 @@ impl Settings {
 pub(crate) struct ServerBackend {
     commands: UnboundedSender<Command>,
     looks: UnboundedSender<Look>,
+    homes: Arc<Homes>,
     local: Local,
 }
 
@@ -158,9 +161,19 @@ impl ServerBackend {
             None => Core::new(settings.clone()),
             Some(_) => Core::of_many(settings.clone()),
         };
-        let (driver, events) = Driver::new(core, origin, settings, instance, prefix.clone());
+        let (homes, attended) = Homes::new();
+        let (driver, events) = Driver::new(
+            core,
+            origin,
+            settings,
+            instance,
+            prefix.clone(),
+            Arc::clone(&homes),
+        );
         let work = async move || {
             let looking = tokio::spawn(inspector.run(ordered));
+            // Ends with the thread: who still keeps something holds a sender of commands.
+            tokio::spawn(home::attend(attended));
             driver.run(receiver, events).await;
             // Fails if it panicked, of which nothing follows for anybody here.
             let _ = looking.await;
@@ -174,6 +187,7 @@ impl ServerBackend {
         Ok(Arc::new(Self {
             commands,
             looks,
+            homes,
             local: Local::default(),
         }))
     }
@@ -185,6 +199,10 @@ impl Backend for ServerBackend {
             commands: self.commands.clone(),
             resource: Arc::new(resource),
         })
+    }
+
+    fn home(&self, resource: Resource, keep: Keep, limit: u32) -> Arc<dyn Place> {
+        self.homes.of(resource, keep, limit, &self.commands)
     }
 
     fn take(&self, subject: &Arc<Subject>, take: Take) -> Taking {
@@ -215,6 +233,7 @@ impl Backend for ServerBackend {
     }
 
     fn shutdown(&self, deadline: Duration, answer: oneshot::Sender<ShutdownReport>) {
+        self.homes.close();
         // The thread outlives every handle, so this only fails if it has panicked; then all futures
         // say so.
         let _ = self.commands.send(Command::Shutdown { deadline, answer });
@@ -224,6 +243,13 @@ impl Backend for ServerBackend {
 impl fmt::Debug for ServerBackend {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("ServerBackend").finish_non_exhaustive()
+    }
+}
+
+impl Drop for ServerBackend {
+    /// No gate is left, so nobody asks for what is kept.
+    fn drop(&mut self) {
+        self.homes.close();
     }
 }
 

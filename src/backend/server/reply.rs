@@ -50,6 +50,10 @@ pub(crate) enum Acquired {
     Held {
         fence: FencingToken,
         left: Duration,
+        /// Whether other processes wait, at a gate whose permits are kept.
+        others: bool,
+        /// When that was said, among all that is said under the gate's tag.
+        stamp: u64,
     },
     Queued {
         stamp: u64,
@@ -95,17 +99,31 @@ pub(crate) enum Renewed {
     Incompatible,
 }
 
+/// What a process that keeps permits of a gate is told of it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Rechecked {
+    pub(crate) stamp: u64,
+    /// Whether other processes wait.
+    pub(crate) others: bool,
+    /// Which of the permits are there, in the order of the question.
+    pub(crate) held: Vec<bool>,
+}
+
 /// A message to the inbox.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Push {
     /// A claim was granted, after every answer under this tag that carries a smaller stamp.
     Grant {
         token: Token,
         fence: FencingToken,
         left: Duration,
+        /// Whether other processes wait, at a gate whose permits are kept.
+        others: bool,
     },
     /// More is asked for than there ever is.
     Never { token: Token },
+    /// Another process waits at the gate with this main key, of which permits are kept.
+    Recall { stamp: u64, main: Box<str> },
 }
 
 /// A whole number, as such or as text: a script that has it as text spares the conversion.
@@ -153,11 +171,15 @@ fn crowd(more: i64, next_end: i64, foreign: i64, waiting: i64) -> Result<Crowd, 
 /// What a quick answer leaves out of an acquire's numbers, for the lease that was asked for.
 pub(crate) fn whole_acquired(value: &Value, lease: Duration) -> Result<Vec<i64>, Garbled> {
     if let Value::Array(_) = value {
-        return numbers(value);
+        let mut numbers = numbers(value)?;
+        if let [status::HELD, _us, _stamp, _fence, _left] = *numbers {
+            numbers.push(0);
+        }
+        return Ok(numbers);
     }
     let fence = number(value)?;
     let left = i64::try_from(lease.as_millis()).map_err(|_| Garbled)?;
-    Ok(vec![status::HELD, fence, fence, fence, left])
+    Ok(vec![status::HELD, fence, fence, fence, left, 0])
 }
 
 /// What a quick answer leaves out of an end's numbers.
@@ -174,9 +196,11 @@ pub(crate) fn acquired(value: &Value, lease: Duration) -> Result<Reply<Acquired>
         return Err(Garbled);
     };
     let outcome = match (*status, rest) {
-        (status::HELD, &[fence, left]) => Acquired::Held {
+        (status::HELD, &[fence, left, others]) => Acquired::Held {
             fence: FencingToken::new(unsigned(fence)?),
             left: millis(left)?,
+            others: others != 0,
+            stamp: unsigned(*stamp)?,
         },
         (status::QUEUED, &[more, next_end, foreign, position, ticket, entered]) => {
             Acquired::Queued {
@@ -241,6 +265,21 @@ pub(crate) fn renewed(value: &Value) -> Result<Reply<(u64, Vec<Renewed>)>, Garbl
     })
 }
 
+pub(crate) fn rechecked(value: &Value) -> Result<Reply<Rechecked>, Garbled> {
+    let numbers = numbers(value)?;
+    let [us, stamp, others, held @ ..] = numbers.as_slice() else {
+        return Err(Garbled);
+    };
+    Ok(Reply {
+        us: unsigned(*us)?,
+        outcome: Rechecked {
+            stamp: unsigned(*stamp)?,
+            others: *others != 0,
+            held: held.iter().map(|held| *held != 0).collect(),
+        },
+    })
+}
+
 /// The server's clock in microseconds, as `TIME` gives it.
 pub(crate) fn time(value: &Value) -> Result<u64, Garbled> {
     let Value::Array(parts) = value else {
@@ -262,7 +301,6 @@ pub(crate) fn time(value: &Value) -> Result<u64, Garbled> {
 /// Anybody may publish to a channel, so anything may come; only a message that fits is one.
 pub(crate) fn push(text: &[u8], instance: &Instance) -> Result<Push, Garbled> {
     let text = std::str::from_utf8(text).map_err(|_| Garbled)?;
-    let words: Vec<&str> = text.split(' ').collect();
     let token = |word: &str| Token::parse(word.as_bytes(), instance).ok_or(Garbled);
     let number = |word: &str| {
         word.parse::<u64>()
@@ -270,11 +308,26 @@ pub(crate) fn push(text: &[u8], instance: &Instance) -> Result<Push, Garbled> {
             .filter(|number| *number < 1 << 53)
             .ok_or(Garbled)
     };
+    if let Some(recall) = text.strip_prefix("r ") {
+        // A key of the user's own may have spaces.
+        let (stamp, main) = recall.split_once(' ').ok_or(Garbled)?;
+        return Ok(Push::Recall {
+            stamp: number(stamp)?,
+            main: main.into(),
+        });
+    }
+    let words: Vec<&str> = text.split(' ').collect();
     match words.as_slice() {
-        ["g", holder, fence, left] => Ok(Push::Grant {
+        ["g", holder, fence, left, others @ ..] => Ok(Push::Grant {
             token: token(holder)?,
             fence: FencingToken::new(number(fence)?),
             left: Duration::from_millis(number(left)?),
+            others: match others {
+                // Nobody keeps what it is granted.
+                [] | ["0"] => false,
+                ["1"] => true,
+                _ => return Err(Garbled),
+            },
         }),
         ["n", waiter, _stamp] => Ok(Push::Never {
             token: token(waiter)?,
@@ -321,7 +374,7 @@ mod tests {
         #[test]
         fn any_numbers_are_decoded_or_refused(numbers: Vec<i64>) {
             let value = array(&numbers);
-            let _ = (acquired(&value, Duration::ZERO), ended(&value), renewed(&value));
+            let _ = (acquired(&value, Duration::ZERO), ended(&value), renewed(&value), rechecked(&value));
         }
 
         #[test]
@@ -333,7 +386,7 @@ mod tests {
 
         #[test]
         fn any_answer_is_decoded_or_refused(value in any_value()) {
-            let _ = (acquired(&value, Duration::ZERO), ended(&value), renewed(&value), time(&value));
+            let _ = (acquired(&value, Duration::ZERO), ended(&value), renewed(&value), rechecked(&value), time(&value));
         }
 
         #[test]
@@ -346,7 +399,7 @@ mod tests {
             let mut message = [b"g ", &text[..], b" 1795997474659159 3000"].concat();
             let at = at.index(message.len());
             message[at] = byte;
-            if let Ok(Push::Grant { token, fence, left }) = push(&message, &instance) {
+            if let Ok(Push::Grant { token, fence, left, .. }) = push(&message, &instance) {
                 let changed_token = (2..2 + text.len()).contains(&at) && text[at - 2] != byte;
                 prop_assert_eq!(token == Token::of(9), !changed_token);
                 prop_assert!(fence.get() < 1 << 53 && left < Duration::from_millis(10_000));
@@ -364,9 +417,13 @@ mod tests {
     fn a_quick_answer_stands_for_a_whole_one() {
         let lease = Duration::from_secs(10);
         let fence = 1_795_997_474_659_159;
-        let held = [status::HELD, fence, fence, fence, 10_000];
+        let held = [status::HELD, fence, fence, fence, 10_000, 0];
         let quick = Value::BulkString(fence.to_string().into_bytes());
         assert_eq!(acquired(&quick, lease), acquired(&array(&held), lease));
+        assert_eq!(
+            acquired(&array(&held[..5]), lease),
+            acquired(&array(&held), lease)
+        );
         let quick = Value::Int(status::RELEASED);
         let whole = [status::RELEASED, 0, 0, 0];
         assert_eq!(ended(&quick), ended(&array(&whole)));
@@ -381,17 +438,23 @@ mod tests {
         let text = token.text(&instance);
         let text = std::str::from_utf8(&text).expect("tokens are text");
         let message = format!("g {text} 1795997474659159 3000");
-        let grant = Push::Grant {
-            token,
-            fence: FencingToken::new(1_795_997_474_659_159),
-            left: Duration::from_secs(3),
-        };
-        assert_eq!(push(message.as_bytes(), &instance), Ok(grant));
+        for (more, others) in [("", false), (" 0", false), (" 1", true)] {
+            let grant = Push::Grant {
+                token,
+                fence: FencingToken::new(1_795_997_474_659_159),
+                left: Duration::from_secs(3),
+                others,
+            };
+            let message = format!("{message}{more}");
+            assert_eq!(push(message.as_bytes(), &instance), Ok(grant));
+        }
         for broken in [
             "",
             "g",
             &message[..message.len() - 5],
-            &format!("{message} 1"),
+            &format!("{message} 2"),
+            &format!("{message} 1 1"),
+            &format!("{message} "),
             &message.replace("3000", "-3"),
         ] {
             assert_eq!(
@@ -399,6 +462,39 @@ mod tests {
                 Err(Garbled),
                 "{broken:?}"
             );
+        }
+    }
+    #[test]
+    fn a_recall_is_read_whatever_the_key() {
+        let instance = Instance::draw().expect("the system has randomness");
+        for main in ["p:{b2}:s:cap", "a key of the user's own", ""] {
+            let message = format!("r 1795997474659159 {main}");
+            let recall = Push::Recall {
+                stamp: 1_795_997_474_659_159,
+                main: main.into(),
+            };
+            assert_eq!(push(message.as_bytes(), &instance), Ok(recall));
+        }
+        for broken in ["r", "r 7", "r -7 key", "r key 7", "r  7 key"] {
+            assert_eq!(
+                push(broken.as_bytes(), &instance),
+                Err(Garbled),
+                "{broken:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn which_permits_are_there_is_read() {
+        let answer = Rechecked {
+            stamp: 8,
+            others: true,
+            held: vec![true, false],
+        };
+        let reply = rechecked(&array(&[7, 8, 1, 1, 0])).map(|reply| reply.outcome);
+        assert_eq!(reply, Ok(answer));
+        for broken in [&[7, 8][..], &[7, -8, 1]] {
+            assert_eq!(rechecked(&array(broken)), Err(Garbled));
         }
     }
 }

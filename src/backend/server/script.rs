@@ -10,16 +10,18 @@ pub(crate) enum Verb {
     Acquire,
     End,
     Renew,
+    Recheck,
 }
 
 impl Verb {
-    const ALL: [Self; 3] = [Self::Acquire, Self::End, Self::Renew];
+    const ALL: [Self; 4] = [Self::Acquire, Self::End, Self::Renew, Self::Recheck];
 
     const fn name(self) -> &'static str {
         match self {
             Self::Acquire => "acquire",
             Self::End => "end",
             Self::Renew => "renew",
+            Self::Recheck => "recheck",
         }
     }
 
@@ -28,6 +30,7 @@ impl Verb {
             Self::Acquire => include_str!("../../lua/lease/acquire.lua"),
             Self::End => include_str!("../../lua/lease/end.lua"),
             Self::Renew => include_str!("../../lua/lease/renew.lua"),
+            Self::Recheck => include_str!("../../lua/lease/recheck.lua"),
         }
     }
 }
@@ -72,8 +75,11 @@ const UNFENCED: &str = "local FENCED = false\n";
 const ZSET_HOLDERS: &str = include_str!("../../lua/lib/zset_holders.lua");
 const HAND_OFF: &str = concat!(
     include_str!("../../lua/lib/gate.lua"),
+    include_str!("../../lua/lib/others.lua"),
     include_str!("../../lua/lib/grant.lua")
 );
+/// What only who may enter a queue needs.
+const RECALL: &str = include_str!("../../lua/lib/recall.lua");
 
 /// All of the script for rates but the clock.
 const RATE: &str = concat!(
@@ -95,7 +101,7 @@ const fn quick(kind: Kind, verb: Verb) -> &'static str {
         (Kind::Semaphore, Verb::Acquire) => include_str!("../../lua/quick/zset_acquire.lua"),
         (Kind::Semaphore, Verb::End) => include_str!("../../lua/quick/zset_end.lua"),
         (Kind::Exact, Verb::End) => include_str!("../../lua/quick/exact_end.lua"),
-        (Kind::Exact, Verb::Acquire) | (_, Verb::Renew) => "",
+        (Kind::Exact, Verb::Acquire) | (_, Verb::Renew | Verb::Recheck) => "",
     }
 }
 
@@ -104,7 +110,7 @@ const fn quickest(kind: Kind, verb: Verb) -> &'static str {
     match (kind, verb) {
         (Kind::Mutex, Verb::Acquire) => include_str!("../../lua/quick/string_take.lua"),
         (Kind::Mutex, Verb::End) => include_str!("../../lua/quick/string_release.lua"),
-        (Kind::Exact | Kind::Semaphore, _) | (_, Verb::Renew) => "",
+        (Kind::Exact | Kind::Semaphore, _) | (_, Verb::Renew | Verb::Recheck) => "",
     }
 }
 
@@ -122,9 +128,10 @@ impl Script {
             Kind::Exact => ("exact", UNFENCED, STRING_HOLDERS),
             Kind::Semaphore => ("semaphore", UNFENCED, ZSET_HOLDERS),
         };
-        let (released, taken) = match verb {
-            Verb::End => (quickest(kind, verb), ""),
-            Verb::Acquire | Verb::Renew => ("", quickest(kind, verb)),
+        let (released, taken, recall) = match verb {
+            Verb::End => (quickest(kind, verb), "", ""),
+            Verb::Acquire => ("", quickest(kind, verb), RECALL),
+            Verb::Renew | Verb::Recheck => ("", "", ""),
         };
         let code = [
             released,
@@ -138,6 +145,7 @@ impl Script {
             setting,
             holders,
             HAND_OFF,
+            recall,
             verb.body(),
         ];
         let name = match publish {

@@ -2,7 +2,7 @@
 --
 -- KEYS[1]  main     string or zset  who holds
 -- KEYS[2]  queue    zset            token -> ticket
--- KEYS[3]  records  hash            S, L, token -> record
+-- KEYS[3]  records  hash            S, L, K, token -> record
 -- KEYS[4]  roster   zset            who is alive, suspect, ended
 -- KEYS[5]  clock    string          the number drawn last under this hash tag
 -- ARGV[1]  token      string   of the caller

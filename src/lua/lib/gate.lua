@@ -23,15 +23,16 @@ local function gate_open(main, queue, records, roster, clock, token)
     ms = math.floor(us / 1000),
     dropped = 0,
   }
-  local fields = redis.call("HMGET", records, "L", "S", token)
+  local fields = redis.call("HMGET", records, "L", "S", "K", token)
   gate.override = tonumber(fields[1])
+  gate.kept = tonumber(fields[3]) or 0
   gate.waiters = redis.call("ZCARD", queue)
   holders_open(gate, fields[2])
   local ends = redis.call("ZMSCORE", roster, gate.caller, "?" .. gate.caller, "!" .. token)
   gate.alive, gate.suspect = tonumber(ends[1]) or 0, (tonumber(ends[2]) or 0) >= gate.ms
   gate.ended = (tonumber(ends[3]) or 0) >= gate.ms
   gate.drawn = clock_read(clock)
-  return gate, fields[3]
+  return gate, fields[4]
 end
 
 -- What every answer carries: what is drawn under this tag later is greater, what was drawn before is
@@ -60,6 +61,11 @@ end
 -- Makes `token` a holder for `ms` and returns its fence, as such and as text. `waiting` is what it was recorded with as a waiter.
 local function gate_put(gate, token, state, weight, limit, lease_ms, ms, waiting)
   local fence, text = gate_draw(gate, ms)
+  if gate.kept > 1 then
+    -- So many local hand-offs follow, each with the next fence.
+    gate.drawn = fence + gate.kept - 1
+    redis.call("SET", gate.clock, digits(gate.drawn), "PX", keep_for(digits(ms)))
+  end
   local sum = holders_put(gate, token, weight, ms, state, text)
   if not FENCED then
     redis.call("HSET", gate.records, "S", sum, token, record_format(state, weight, limit, lease_ms, text))

@@ -44,6 +44,9 @@ local function push_grant(gate, token, weight, limit, lease_ms, waiting)
   -- Last, because nothing rolls back a script: what is told must stand. And by pcall, because a
   -- refused PUBLISH would end the script with the permit given to somebody who never hears of it.
   local text = "g " .. token .. " " .. fence .. " " .. ms
+  if gate.kept > 0 then
+    text = text .. " " .. others(gate, instance_of(token))
+  end
   local heard = redis.pcall(PUBLISH, inbox_of(gate.roster, instance_of(token)), text)
   if type(heard) == "table" then
     holders_remove(gate, token, weight)

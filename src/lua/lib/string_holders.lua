@@ -51,6 +51,11 @@ local function holders_next_end(gate)
   return redis.call("PTTL", gate.main), (gate.told or gate.holder == gate.last) and 0 or 1
 end
 
+-- The tokens of ours that hold.
+local function holders_list(gate)
+  return (gate.told or gate.holder and gate.holder == gate.last) and {gate.holder} or {}
+end
+
 -- Whether `token` holds.
 local function holders_hold(gate, token)
   return gate.holder == token

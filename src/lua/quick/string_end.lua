@@ -1,16 +1,17 @@
 -- The quick ways of lease/end for a mutex that others want: its holder releases it, and nobody waits any more, or the one who waits
--- first lives, listens, and is no suspect. What they do not answer, the whole script does, which goes on from what they began.
+-- first lives, listens, and is no suspect, and nobody keeps what it is granted. What they do not answer, the whole script does,
+-- which goes on from what they began.
 local released = false
 if mine then
   local place = redis.call("ZRANGE", KEYS[2], "0", "0", "WITHSCORES")
   local waiter = place[1]
-  local fields = redis.call("HMGET", KEYS[3], "L", "S", ARGV[1], waiter or ARGV[1])
+  local fields = redis.call("HMGET", KEYS[3], "L", "S", ARGV[1], waiter or ARGV[1], "K")
   local plain = not (fields[1] or fields[3]) and (not fields[2] or fields[2] == ARGV[1])
   if plain and not waiter then
     redis.call("DEL", KEYS[1])
     redis.call("HDEL", KEYS[3], "S")
     return 0
-  elseif plain then
+  elseif plain and not fields[5] then
     local lease_ms, deadline = CLAIM, nil
     if fields[4] then
       lease_ms, deadline = string.match(fields[4], "^1w 1 1 (%d+) (%d+)")

@@ -13,6 +13,10 @@ if redis.call("EXISTS", KEYS[2]) == 0 and not redis.call("ZSCORE", KEYS[4], "!" 
     -- After a loss of the records it may be there already, and was counted as 1.
     used = used - 1 + redis.call("ZADD", KEYS[1], digits(string.sub(text, 1, -4) + ARGV[2]), ARGV[1])
     redis.call("HSET", KEYS[3], "S", digits(used), ARGV[1], record_format("h", weight, limit, ARGV[2], drawn))
+    if string.sub(ARGV[4], -2) ~= " 0" then
+      -- The caller keeps it.
+      redis.call("HSET", KEYS[3], "K", "1")
+    end
     keep(KEYS[1], keep_ms + 0)
     keep(KEYS[3], keep_ms + 0)
     if drawn == text then

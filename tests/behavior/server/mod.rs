@@ -2,6 +2,7 @@
 
 mod check;
 mod exact_key;
+mod home;
 mod keys;
 mod loss;
 mod messages;

@@ -399,6 +399,7 @@ impl World {
             wait,
             max_waiters: 100,
             bridge: None,
+            kept: 0,
         };
         self.owners.borrow_mut().insert(token, process);
         self.cores[process].command(

@@ -6,9 +6,9 @@ use std::time::Duration;
 use redis::{Pipeline, Value};
 
 use super::{NONSENSE, Outcome, Survey};
-use crate::backend::server::call::{Ask, Body, Call, End, Extend, Renew, Take};
+use crate::backend::server::call::{Ask, Body, Call, End, Extend, Recheck, Renew, Take};
 use crate::backend::server::link;
-use crate::backend::server::reply::{self, Acquired, Ended, Renewed, Taken};
+use crate::backend::server::reply::{self, Acquired, Ended, Rechecked, Renewed, Taken};
 use crate::backend::server::script::{Script, Verb};
 use crate::backend::{self, Op};
 use crate::check::{Finding, Severity};
@@ -107,6 +107,20 @@ impl Survey {
                 if !matches!(left.as_deref(), Ok([Renewed::Left(_)])) {
                     self.nonsense(
                         Script::get(trial.kind, Verb::Renew, self.publish)
+                            .name
+                            .clone(),
+                    );
+                }
+            }
+        }
+        let questions = trials.iter().map(Trial::question).collect();
+        for (trial, answer) in trials.iter().zip(self.run_all(questions, may_eval).await?) {
+            if let Some(answer) = answer {
+                let rechecked = reply::rechecked(&answer).map(|reply| reply.outcome);
+                if !matches!(&rechecked, Ok(Rechecked { others: false, held, .. }) if held == &[true])
+                {
+                    self.nonsense(
+                        Script::get(trial.kind, Verb::Recheck, self.publish)
                             .name
                             .clone(),
                     );
@@ -265,6 +279,7 @@ impl Trial {
             max_waiters: 0,
             ticket: 0,
             pushed: false,
+            kept: 0,
         };
         Call {
             sent: now,
@@ -289,6 +304,17 @@ impl Trial {
         Call {
             sent: Instant::now(),
             body: Body::Renew(renew),
+        }
+    }
+
+    fn question(&self) -> Call {
+        let recheck = Recheck {
+            resource: self.resource.clone(),
+            tokens: vec![self.token],
+        };
+        Call {
+            sent: Instant::now(),
+            body: Body::Recheck(recheck),
         }
     }
 

@@ -7,6 +7,7 @@ use tokio::sync::oneshot;
 use super::failing::{Progress, Stage};
 use super::{Core, Due, Entry, Open, one_more, retry_in};
 use crate::backend::server::call::{Body, Call, End, LONGEST_WAIT, Request};
+use crate::backend::server::home::News;
 use crate::backend::server::reply::{Ended, Failure};
 use crate::backend::{ReleaseAnswer, Wait};
 use crate::error::BackendErrorKind;
@@ -142,6 +143,7 @@ impl Core {
                 let runs = ending.held.is_some_and(|deadline| now < deadline);
                 let vanished = outcome == Ended::Gone && runs && !ending.unsure;
                 let vanished = vanished.then(|| ending.request.resource.clone());
+                let kept = ending.request.terms.kept > 0;
                 match outcome {
                     Ended::Released => ending.tell(Ok(Release::Released)),
                     // An earlier attempt of ours ended it, and only its answer was lost: nothing
@@ -166,6 +168,9 @@ impl Core {
                 if let Some(resource) = vanished {
                     // The server has lost data, and may have lost those who wait here, too.
                     self.pump_next(now, &resource);
+                    if kept {
+                        self.hear(&resource, News::Gone);
+                    }
                 }
             }
             Err(failure) => {

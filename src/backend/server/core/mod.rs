@@ -21,6 +21,7 @@ pub(super) mod failing;
 mod granting;
 mod hearing;
 mod holding;
+mod keeping;
 mod outage;
 mod routes;
 mod shutdown;
@@ -55,11 +56,12 @@ use super::Settings;
 use super::backoff::Backoff;
 use super::call::{Body, Call, Request};
 use super::clock::ServerClock;
+use super::home::News;
 use super::reply::failure::Trouble;
 use super::reply::{self, Failure, Garbled, Push, Reply};
 use crate::backend::{Place, ReleaseAnswer, ShutdownReport, Taken, Turns};
 use crate::error::{BackendErrorKind, LockError};
-use crate::key::Tag;
+use crate::key::{Resource, Tag};
 use crate::lease::Lease;
 use crate::time::Instant;
 use crate::token::{ByToken, Token};
@@ -96,6 +98,12 @@ pub(super) enum Command {
     Release {
         token: Token,
         answer: Option<oneshot::Sender<ReleaseAnswer>>,
+    },
+    /// Whether others wait at a gate, and which of these leases the server knows: asked once, since
+    /// whoever keeps them asks again.
+    Recheck {
+        resource: Arc<Resource>,
+        tokens: Vec<Token>,
     },
     Take {
         take: Box<Asked>,
@@ -206,6 +214,8 @@ pub(super) struct Core {
     shutdown: Option<Shutdown>,
     calls: Vec<Call>,
     channels: Vec<Channel>,
+    /// For homes, by their main keys.
+    news: Vec<(Box<str>, News)>,
 }
 
 impl Core {
@@ -244,6 +254,7 @@ impl Core {
             shutdown: None,
             calls: Vec::new(),
             channels: Vec::new(),
+            news: Vec::new(),
         }
     }
 
@@ -254,6 +265,11 @@ impl Core {
 
     pub(super) fn take_channels(&mut self) -> Vec<Channel> {
         std::mem::take(&mut self.channels)
+    }
+
+    /// What homes are to hear.
+    pub(super) fn take_news(&mut self) -> Vec<(Box<str>, News)> {
+        std::mem::take(&mut self.news)
     }
 
     /// Whether somebody has asked to wait, so that pushes must be heard.
@@ -302,6 +318,7 @@ impl Core {
             } => self.acquire(now, token, request, place, answer),
             Command::Cancel(token) => self.cancel(now, token),
             Command::Release { token, answer } => self.release(now, token, answer),
+            Command::Recheck { resource, tokens } => self.recheck(now, resource, tokens),
             Command::Take { take, answer } => self.take(now, *take, answer),
             Command::EndTurn { id, came } => self.end_turn(now, id, came),
             Command::Shutdown { deadline, answer } => self.shut_down(now, deadline, answer),
@@ -338,6 +355,10 @@ impl Core {
                 let result = self.decode(now, link, result, reply::renewed);
                 self.renewed(now, sent, &renew, result);
             }
+            Body::Recheck(recheck) => {
+                let result = self.decode(now, link, result, reply::rechecked);
+                self.rechecked(now, &recheck, result);
+            }
             Body::Take(take) => self.took(now, &take, result),
             Body::Unbook(unbook) => self.unbooked(now, unbook.id, result.err()),
         }
@@ -360,7 +381,16 @@ impl Core {
 
     pub(super) fn push(&mut self, now: Instant, push: Push) {
         match push {
-            Push::Grant { token, fence, left } => self.granted(now, token, fence, left),
+            Push::Grant {
+                token,
+                fence,
+                left,
+                others,
+            } => {
+                self.others_told(token, fence.get(), others);
+                self.granted(now, token, fence, left);
+            }
+            Push::Recall { stamp, main } => self.recalled(stamp, main),
             Push::Never { token } => self.never_fits(now, token),
         }
     }

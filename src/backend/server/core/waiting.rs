@@ -173,7 +173,8 @@ impl Core {
             let _ = answer.send(Err(Refusal::new(RefusalKind::ShuttingDown).into()));
             return;
         }
-        if request.terms.wait != Wait::No {
+        // A recall may come to who holds, too.
+        if request.terms.wait != Wait::No || request.terms.kept > 0 {
             self.listen(now, request.resource.tag);
         }
         let patient = request.terms.wait == Wait::Unbounded;
@@ -239,6 +240,7 @@ impl Core {
             max_waiters: request.terms.max_waiters,
             ticket: waiter.ticket,
             pushed: self.ears.hear(tag),
+            kept: request.terms.kept,
         };
         waiter.open.sent(ask.latest_ms);
         waiter.in_flight = true;
@@ -283,7 +285,7 @@ impl Core {
                     holder.open.answered();
                     // "Queued" was said before the grant that we know of. "Held" is it, or a later
                     // one that we lost ours to.
-                    if let Acquired::Held { fence, left } = outcome {
+                    if let Acquired::Held { fence, left, .. } = outcome {
                         self.held_again(now, sent, token, fence, left);
                     }
                 }
@@ -305,10 +307,16 @@ impl Core {
             Acquired::Held { fence, .. } if waiter.over.is_some_and(|over| over >= fence) => {
                 self.ask(now, token);
             }
-            Acquired::Held { fence, left } => {
+            Acquired::Held {
+                fence,
+                left,
+                others,
+                stamp,
+            } => {
                 let was_queued = waiter.is_queued();
                 let whole = left >= ask.lease;
                 let deadline = waiter.request.terms.until(sent, left);
+                self.others_told(token, stamp, others);
                 self.take_grant(now, token, fence, deadline, whole);
                 if was_queued {
                     // Its push was lost, or the whole queue was. So may others have been: whoever is

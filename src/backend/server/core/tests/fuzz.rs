@@ -117,6 +117,8 @@ impl Book {
             Some((token, fence, end)) if token == ask.token && end > ms => Some(Acquired::Held {
                 fence: FencingToken::new(fence),
                 left: Duration::from_millis(end - ms),
+                others: false,
+                stamp: book.clock,
             }),
             _ => None,
         };
@@ -216,8 +218,14 @@ fn pick<T>(from: &mut Vec<T>, which: usize) -> Option<T> {
 impl Play {
     fn push(desk: &mut Desk, token: Token, fence: u64, left_ms: u64) {
         let (fence, left) = (FencingToken::new(fence), Duration::from_millis(left_ms));
-        desk.core
-            .push(desk.now(), Push::Grant { token, fence, left });
+        let others = false;
+        let push = Push::Grant {
+            token,
+            fence,
+            left,
+            others,
+        };
+        desk.core.push(desk.now(), push);
     }
 
     fn run(&mut self, ms: u64, call: Call) {
@@ -231,6 +239,7 @@ impl Play {
                 let told = renew.leases.iter().map(lease).collect();
                 Said::Renewed(self.book.clock, told, self.book.holder)
             }
+            Body::Recheck(_) => unreachable!("nobody keeps what it is granted"),
             Body::Take(_) | Body::Unbook(_) => unreachable!("quotas have a fuzz of their own"),
         };
         self.said.push((call, said));

@@ -246,6 +246,7 @@ fn a_short_longest_hold_is_the_length_of_the_lease_however_it_is_granted() {
         token,
         fence: FencingToken::new(us),
         left,
+        others: false,
     };
     desk.core.push(desk.now(), push);
     let lease = granted(&mut answer);

@@ -135,6 +135,7 @@ impl Desk {
                 wait,
                 max_waiters: 10,
                 bridge: None,
+                kept: 0,
             },
         }
     }
@@ -249,6 +250,7 @@ impl Desk {
                 token,
                 fence: FencingToken::new(fence),
                 left,
+                others: false,
             },
         );
     }

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::super::{
-    BASICS, DRAWING, HAND_OFF, NOW, Publish, RATE, ROSTER, STRING_HOLDERS, Script, Verb,
+    BASICS, DRAWING, HAND_OFF, NOW, Publish, RATE, RECALL, ROSTER, STRING_HOLDERS, Script, Verb,
     ZSET_HOLDERS, quick, quickest,
 };
 use super::support::Server;
@@ -13,7 +13,7 @@ use crate::key::Kind;
 use crate::time::CLAIM;
 use crate::token::Instance;
 
-const PARTS: [&str; 9] = [
+const PARTS: [&str; 10] = [
     NOW,
     DRAWING,
     BASICS,
@@ -23,6 +23,7 @@ const PARTS: [&str; 9] = [
     STRING_HOLDERS,
     ZSET_HOLDERS,
     HAND_OFF,
+    RECALL,
 ];
 
 /// The first comment of a file, without its dashes.
@@ -89,11 +90,11 @@ fn headers_list_the_keys_and_arguments_that_bodies_use() {
             );
             let used = indices(&below, table);
             // Renewals address further leases by computed indices, in the groups that the header
-            // lists once.
-            let fixed = if verb == Verb::Renew {
-                (1..=2).collect()
-            } else {
-                listed
+            // lists once; so does a recheck its tokens.
+            let fixed = match (verb, table) {
+                (Verb::Renew, _) => (1..=2).collect(),
+                (Verb::Recheck, "ARGV") => BTreeSet::from([1]),
+                _ => listed,
             };
             assert_eq!(used, fixed, "{verb:?} uses the {table} that it lists");
         }
@@ -111,7 +112,7 @@ fn keys_and_arguments_are_named_at_the_top_and_nowhere_else() {
             })
             .collect();
         for line in rest {
-            let computed = verb == Verb::Renew && line.contains("index");
+            let computed = matches!(verb, Verb::Renew | Verb::Recheck) && line.contains("index");
             assert!(
                 computed || !(line.contains("KEYS") || line.contains("ARGV")),
                 "{verb:?}: {line}"
@@ -288,7 +289,7 @@ fn scripts_run_on_every_server_from_6_2_on() {
         let names: BTreeSet<&str> = Script::all(publish)
             .map(|script| script.name.as_str())
             .collect();
-        assert_eq!(names.len(), 10);
+        assert_eq!(names.len(), 13);
     }
 }
 

@@ -14,6 +14,8 @@ const WAIT_MS: u64 = 86_400_000;
 const SAID_MS: u64 = 300;
 const MAX_DROPPED: usize = 64;
 const MAX_SWEPT: usize = 4;
+const MAX_LOOKED: usize = 64;
+const MAX_RECALLED: usize = 128;
 
 /// What is known of a token.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -79,6 +81,8 @@ pub(super) struct Permits {
 
 #[derive(Debug, Clone)]
 pub(super) struct Model {
+    /// Its name, as it is told.
+    main: String,
     pub(super) kind: Kind,
     pub(super) us: u64,
     pub(super) fence: u64,
@@ -95,6 +99,10 @@ pub(super) struct Model {
     /// Until when who is alive, suspect (`?`), or ended (`!`).
     pub(super) roster: BTreeMap<String, u64>,
     pub(super) listening: BTreeSet<String>,
+    /// 0, or the most that who keeps permits of this gate asks for: 1 and so many fences.
+    pub(super) kept: u64,
+    /// The same in the call under way, before it has done something for its caller.
+    keeps: u64,
     /// What was told to whom: instance and text.
     pub(super) pushes: Vec<(String, String)>,
     /// Every fence given, with who got it.
@@ -120,8 +128,9 @@ fn instance_of(token: &str) -> String {
 }
 
 impl Model {
-    pub(super) fn new(kind: Kind, us: u64) -> Self {
+    pub(super) fn new(kind: Kind, us: u64, main: &str) -> Self {
         Self {
+            main: main.to_owned(),
             kind,
             us,
             fence: 0,
@@ -134,6 +143,8 @@ impl Model {
             records: BTreeMap::new(),
             roster: BTreeMap::new(),
             listening: BTreeSet::new(),
+            kept: 0,
+            keeps: 0,
             pushes: Vec::new(),
             grants: Vec::new(),
             dropped: 0,
@@ -174,6 +185,7 @@ impl Model {
     /// Forgets all records: of a mutex' waiters that leaves what is usual.
     pub(super) fn lose_records(&mut self) {
         self.records.clear();
+        self.kept = 0;
         if self.kind != Kind::Semaphore {
             let usual = |(ticket, token): &(u64, String)| (token.clone(), Record::usual(*ticket));
             self.records = self.queue.iter().map(usual).collect();
@@ -383,6 +395,8 @@ impl Model {
 
     fn put(&mut self, token: &str, request: Record, state: State, ms: u64) -> u64 {
         let fence = self.draw();
+        // The further ones are its own, too.
+        self.fence += self.keeps.saturating_sub(1);
         let ends = self.ms() + ms;
         match self.kind {
             Kind::Mutex | Kind::Exact => {
@@ -494,7 +508,11 @@ impl Model {
             } else {
                 let ms = record.lease_ms.min(CLAIM_MS);
                 let fence = self.put(&token, record, State::Claims, ms);
-                if self.push(&instance, format!("g {token} {fence} {ms}")) {
+                let mut text = format!("g {token} {fence} {ms}");
+                if self.keeps > 0 {
+                    text += &format!(" {}", u64::from(self.others_wait(&instance)));
+                }
+                if self.push(&instance, text) {
                     self.leave(&token);
                 } else {
                     self.remove(&token);
@@ -513,6 +531,55 @@ impl Model {
             self.pushes.push((instance.to_owned(), text));
         }
         heard
+    }
+
+    /// Whether a place of another process is among the first.
+    fn others_wait(&self, instance: &str) -> bool {
+        let mut first = self.queue.iter().take(MAX_LOOKED);
+        first.any(|(_, token)| instance_of(token) != instance)
+    }
+
+    /// The same as a number, where somebody keeps permits.
+    fn others(&self, instance: &str) -> Field {
+        Field::Is(u64::from(self.keeps > 0 && self.others_wait(instance)))
+    }
+
+    /// Tells those who may not know that others than they wait, since `caller` does: all who hold if
+    /// nobody waited before, and else who was first.
+    fn recall(&mut self, caller: &str, head: Option<String>) {
+        let mut holders: Vec<(u64, String)> = match &self.value {
+            Some(value) => {
+                let ours = value.fence.is_some() || self.last.as_ref() == Some(&value.token);
+                ours.then(|| (0, value.token.clone())).into_iter().collect()
+            }
+            None => {
+                let ends = |(token, permits): (&String, &Permits)| (permits.ends, token.clone());
+                self.permits.iter().map(ends).collect()
+            }
+        };
+        holders.sort_unstable();
+        holders.truncate(MAX_RECALLED);
+        let concerned = match head {
+            Some(head) => vec![head],
+            None => holders.into_iter().map(|(_, token)| token).collect(),
+        };
+        let mut told = BTreeSet::from([caller.to_owned()]);
+        for instance in concerned.iter().map(|token| instance_of(token)) {
+            if told.insert(instance.clone()) {
+                self.push(&instance, format!("r {} {}", self.stamp(), self.main));
+            }
+        }
+    }
+
+    pub(super) fn recheck(&mut self, instance: &str, tokens: &[String]) -> Vec<Field> {
+        let others = u64::from(self.others_wait(instance));
+        let mut answer = vec![self.us, self.stamp(), others];
+        answer.extend(
+            tokens
+                .iter()
+                .map(|token| u64::from(self.left(token).is_some())),
+        );
+        answer.into_iter().map(Field::Is).collect()
     }
 
     /// Clears a window of a full queue that moves with the clock; returns whether it found a
@@ -553,13 +620,15 @@ impl Model {
     pub(super) fn acquire(&mut self, token: &str, ask: &Ask) -> Vec<Field> {
         let instance = instance_of(token);
         self.dropped = 0;
+        self.keeps = self.kept.max(u64::from(ask.kept));
         let known = self.records.get(token).copied();
+        let others = self.others(&instance);
         if let (None, Some(fence), Some(left)) = (known, self.told(token), self.left(token)) {
-            return self.answer(0, &[Field::Is(fence), left]);
+            return self.answer(0, &[Field::Is(fence), left, others]);
         }
         if known.is_some_and(|record| record.state.holds()) {
             if let (Some(record), Some(left)) = (known, self.left(token)) {
-                return self.answer(0, &[Field::Is(record.number), left]);
+                return self.answer(0, &[Field::Is(record.number), left, others]);
             }
             self.remove(token);
         }
@@ -613,7 +682,9 @@ impl Model {
             fence = Some(self.put(token, request, State::Holds, ask.lease_ms));
         }
         if let Some(fence) = fence {
-            return self.answer(0, &[Field::Is(fence), Field::Is(ask.lease_ms)]);
+            self.kept = self.keeps;
+            let (left, others) = (Field::Is(ask.lease_ms), self.others(&instance));
+            return self.answer(0, &[Field::Is(fence), left, others]);
         }
         let mut position = None;
         if waits.is_none() {
@@ -634,6 +705,7 @@ impl Model {
                 self.remove(token);
             }
             let waiting = self.queue.len() as u64;
+            let head = self.queue.first().map(|(_, token)| token.clone());
             let fresh = self.draw();
             let ticket = if ask.ticket > 0 && ask.ticket <= self.us {
                 ask.ticket
@@ -645,7 +717,11 @@ impl Model {
             self.note(token, ticket, request);
             self.speaks(&instance);
             position = (ticket == fresh).then_some(waiting);
+            if self.keeps > 0 {
+                self.recall(&instance, head);
+            }
         }
+        self.kept = self.keeps;
         let [next_end, foreign] = self.next_end();
         let entered = Field::Is(u64::from(waits.is_none()));
         let (rank, ticket) = self.place(token).expect("it waits");
@@ -671,6 +747,7 @@ impl Model {
 
     pub(super) fn end(&mut self, token: &str, latest_in_ms: Option<i64>) -> Vec<Field> {
         self.dropped = 0;
+        self.keeps = self.kept;
         let holds = self
             .records
             .get(token)

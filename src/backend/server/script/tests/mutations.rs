@@ -102,8 +102,8 @@ const MUTATIONS: &[Mutation] = &[
     Mutation {
         name: "a re-sent acquire answers the whole lease",
         changes: &[(
-            "gate_stamp(gate), fence, left}",
-            "gate_stamp(gate), fence, lease_ms}",
+            "gate_stamp(gate), fence, left, others(gate, gate.caller)}",
+            "gate_stamp(gate), fence, lease_ms, others(gate, gate.caller)}",
         )],
         found_by: &["asking_again_extends_nothing"],
     },
@@ -700,17 +700,17 @@ const MUTATIONS: &[Mutation] = &[
     },
     Mutation {
         name: "the quick way into the queue takes who does not wait",
-        changes: &[("([1-9]%d*) (%d+) 0 1$", "(%d+) (%d+) 0 1$")],
+        changes: &[("([1-9]%d*) (%d+) 0 1 0$", "(%d+) (%d+) 0 1 0$")],
         found_by: &["a_busy_try_leaves_nothing"],
     },
     Mutation {
         name: "the quick way into the queue takes who does not listen",
-        changes: &[("([1-9]%d*) (%d+) 0 1$", "([1-9]%d*) (%d+) 0 %d$")],
+        changes: &[("([1-9]%d*) (%d+) 0 1 0$", "([1-9]%d*) (%d+) 0 %d 0$")],
         found_by: &["a_waiter_that_asks_by_a_timer_keeps_its_turn"],
     },
     Mutation {
         name: "the quick way into the queue forgets the old place",
-        changes: &[("([1-9]%d*) (%d+) 0 1$", "([1-9]%d*) (%d+) %d+ 1$")],
+        changes: &[("([1-9]%d*) (%d+) 0 1 0$", "([1-9]%d*) (%d+) %d+ 1 0$")],
         found_by: &["a_place_from_before_a_loss_of_data_counts"],
     },
     Mutation {
@@ -731,8 +731,8 @@ const MUTATIONS: &[Mutation] = &[
     Mutation {
         name: "the quick way into the queue knows no operator",
         changes: &[(
-            "not (fields[1] or fields[2] or ends[2]",
-            "not (fields[2] or ends[2]",
+            "not (fields[1] or fields[2] or fields[3] or ends[2]",
+            "not (fields[2] or fields[3] or ends[2]",
         )],
         found_by: &["a_gate_without_permits_is_closed_to_all"],
     },

@@ -45,6 +45,11 @@ enum Step {
         waits: bool,
         leases: Vec<(u32, bool, u64)>,
     },
+    /// Of tokens of any process.
+    Recheck {
+        by: usize,
+        tokens: Vec<(usize, u32)>,
+    },
     Clock {
         us: i64,
     },
@@ -92,6 +97,9 @@ fn ask(kind: Kind) -> impl Strategy<Value = (Ask, Place)> {
     let place =
         prop_oneof![6 => Just(Place::Fresh), 2 => Just(Place::Last), 1 => Just(Place::Ahead)];
     let weight = prop_oneof![3 => Just(1_u32), 2 => 1_u32..4];
+    // Half of all gates have somebody who keeps permits, sooner or later.
+    let most = if kind == Kind::Semaphore { 2_u32 } else { 5 };
+    let kept = prop_oneof![6 => Just(0_u32), 1 => 1_u32..most];
     (
         weight,
         1_u32..5,
@@ -100,10 +108,19 @@ fn ask(kind: Kind) -> impl Strategy<Value = (Ask, Place)> {
         wait,
         queue,
         prop::bool::weighted(0.8),
-        place,
+        (place, kept),
     )
         .prop_map(
-            move |(weight, limit, lease_ms, latest_in_ms, wait_ms, max_waiters, pushed, place)| {
+            move |(
+                weight,
+                limit,
+                lease_ms,
+                latest_in_ms,
+                wait_ms,
+                max_waiters,
+                pushed,
+                (place, kept),
+            )| {
                 let (weight, limit) = if kind == Kind::Semaphore {
                     (weight, limit)
                 } else {
@@ -118,6 +135,7 @@ fn ask(kind: Kind) -> impl Strategy<Value = (Ask, Place)> {
                         wait_ms,
                         max_waiters,
                         pushed,
+                        kept,
                         ..TRY
                     },
                     place,
@@ -146,6 +164,7 @@ fn step(kind: Kind) -> impl Strategy<Value = Step> {
     let number = 0..TOKENS;
     let latest = prop::option::weighted(0.3, -2_i64..2_000);
     let lease = prop_oneof![Just(2_000_u64), Just(10_000), Just(30_000)];
+    let tokens = prop::collection::vec((by.clone(), number.clone()), 0..4);
     let leases = prop::collection::vec((number.clone(), prop::bool::weighted(0.9), lease), 0..3);
     let key = prop_oneof![
         Just(Key::Main),
@@ -175,6 +194,7 @@ fn step(kind: Kind) -> impl Strategy<Value = Step> {
         6 => Just(Step::Heartbeats),
         12 => (by.clone(), number, latest).prop_map(|(by, number, latest_in_ms)| Step::End { by, number, latest_in_ms }),
         12 => (by.clone(), any::<bool>(), leases).prop_map(|(by, waits, leases)| Step::Renew { by, waits, leases }),
+        6 => (by.clone(), tokens).prop_map(|(by, tokens)| Step::Recheck { by, tokens }),
         12 => clock(kind).prop_map(|us| Step::Clock { us }),
         4 => by.clone().prop_map(|by| Step::Listen { by }),
         2 => by.prop_map(|by| Step::Deafen { by }),
@@ -308,6 +328,23 @@ impl Run<'_> {
                         .keys()
                         .all(|token| before.records.contains_key(token)),
                     "a renewal makes a record"
+                );
+            }
+            Step::Recheck { by, tokens } => {
+                let tokens: Vec<String> = tokens
+                    .iter()
+                    .map(|(by, number)| token(PROCESSES[*by], *number))
+                    .collect();
+                let by = instance(PROCESSES[*by]);
+                let answer = self
+                    .rig
+                    .recheck(&by, &tokens)
+                    .map_err(TestCaseError::fail)?;
+                let expected = self.model.recheck(&by, &tokens);
+                self.agree(&answer, &expected)?;
+                check!(
+                    answer[1].unsigned_abs() >= self.model.fence,
+                    "a stamp below what was drawn"
                 );
             }
             Step::Clock { us } => {
@@ -516,6 +553,9 @@ impl Run<'_> {
             Kind::Semaphore => None,
         };
         records.extend(sum.map(|sum| ("S".to_owned(), sum)));
+        if model.kept > 0 {
+            records.insert("K".to_owned(), model.kept.to_string());
+        }
         let expected = Seen {
             value: model.value.as_ref().map(|value| match value.fence {
                 Some(fence) => format!("{} {fence}", value.token),
@@ -672,7 +712,7 @@ fn scripts_agree_with_the_model(kind: Kind) {
         for process in PROCESSES {
             rig.listen(&instance(process));
         }
-        let mut model = Model::new(kind, START_US);
+        let mut model = Model::new(kind, START_US, rig.gate.main());
         model.listening.extend(PROCESSES.map(instance));
         let mut run = Run {
             rig: &mut rig,

@@ -75,6 +75,7 @@ pub(super) struct Ask {
     pub(super) max_waiters: u32,
     pub(super) ticket: u64,
     pub(super) pushed: bool,
+    pub(super) kept: u32,
 }
 
 /// Asks for the only permit, without waiting.
@@ -87,6 +88,7 @@ pub(super) const TRY: Ask = Ask {
     max_waiters: 100,
     ticket: 0,
     pushed: true,
+    kept: 0,
 };
 
 /// Asks for the only permit, and waits for it: as long as one does that has no deadline of its own.
@@ -185,6 +187,7 @@ impl Rig {
             u64::from(ask.max_waiters),
             ask.ticket,
             u64::from(ask.pushed),
+            u64::from(ask.kept),
         ];
         let arguments = vec![
             token.to_owned(),
@@ -236,6 +239,15 @@ impl Rig {
     /// The same with any keys.
     pub(super) fn run_renew(&mut self, keys: &[String], arguments: Vec<String>) -> Answer {
         let value = self.run(Verb::Renew, keys, arguments)?;
+        numbers(&value).map_err(|_| garbled(&value))
+    }
+
+    /// Asks which of these the process has, and whether others wait.
+    pub(super) fn recheck(&mut self, instance: &str, tokens: &[String]) -> Answer {
+        let [main, queue, records, _, clock]: [String; 5] =
+            self.keys().try_into().expect("a gate has five keys");
+        let arguments = [&[instance.to_owned()], tokens].concat();
+        let value = self.run(Verb::Recheck, &[main, queue, records, clock], arguments)?;
         numbers(&value).map_err(|_| garbled(&value))
     }
 

@@ -1,0 +1,800 @@
+//! All that one home decides, without input or output: who gets a permit that is kept, when it is
+//! passed on, and when it is given back.
+//!
+//! # Invariants
+//!
+//! 1. A permit is idle, in use, or on its way to the server, and changes from one to another under
+//!    one lock: what was given back is never handed out again.
+//! 2. Nobody waits here while an idle permit may be handed out.
+//! 3. While others wait nothing is idle, and no permit is passed on for longer than its turn.
+//! 4. Leases, answers and wakers run when the lock is free: they go out as [`Effects`].
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use tokio::sync::oneshot;
+
+use super::others::{Others, QUESTION};
+use crate::backend::server::call::MOST_RECHECKED;
+use crate::backend::server::core::retry_in;
+use crate::backend::{Keep, Kept, Place, ReleaseAnswer, Terms, Wait};
+use crate::error::{BackendError, LockError, Refusal, RefusalKind};
+use crate::lease::{Lease, LeaseState, Release};
+use crate::time::Instant;
+use crate::token::{FencingToken, Token};
+
+/// How many tokens one question asks about at most.
+const ASKED: usize = MOST_RECHECKED;
+/// How long a seeker that nobody here needs any more is left in the queue, for who comes next.
+const SURPLUS: Duration = Duration::from_millis(50);
+
+type Answer = oneshot::Sender<Result<Lease, LockError>>;
+
+/// A permit that this process has.
+#[derive(Debug)]
+struct Permit {
+    lease: Lease,
+    granted: Instant,
+    /// How much has to be left of its lease for another use.
+    least: Duration,
+    /// How often it was handed on in all.
+    uses: u32,
+    /// How often since others wait, in that turn of theirs.
+    passes: (u32, u32),
+    /// Since when nobody uses it.
+    idle: Option<Instant>,
+}
+
+/// A place for a permit. Its number and its age make the mark of a use.
+#[derive(Debug, Default)]
+struct Slot {
+    age: u32,
+    permit: Option<Permit>,
+}
+
+/// Somebody who waits here.
+#[derive(Debug)]
+pub(super) struct Waiter {
+    terms: Terms,
+    since: Instant,
+    give_up: Instant,
+    answer: Answer,
+}
+
+/// What becomes of a caller.
+pub(super) enum Entry {
+    /// It holds, by this mark.
+    In(u64, FencingToken),
+    /// It waits, by this number.
+    Waits(u64, oneshot::Receiver<Result<Lease, LockError>>),
+    Refused(Refusal),
+    /// It is to ask the server itself.
+    Elsewhere,
+}
+
+/// An acquire that is to be started.
+#[derive(Debug)]
+pub(super) struct Start {
+    pub(super) terms: Terms,
+    /// For whom alone, if that one does not wait.
+    pub(super) tries: Option<u64>,
+}
+
+/// What a change means for the agent.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Rouse {
+    Rest,
+    /// It has to look earlier than it would.
+    Wake,
+    /// Nobody attends to this home yet.
+    Attend,
+}
+
+/// What the agent is to do next.
+#[derive(Debug, Default)]
+pub(super) struct Turn {
+    pub(super) start: Vec<Start>,
+    /// Whether to give up all seekers.
+    pub(super) stop: bool,
+    /// What to ask the server about.
+    pub(super) question: Option<Vec<Token>>,
+    /// How long until the next turn; `None` if there is nothing left to attend to.
+    pub(super) rest: Option<Duration>,
+}
+
+/// What follows from a decision, outside of the lock.
+#[derive(Default)]
+#[must_use = "what is dropped under the lock takes it again"]
+pub(super) struct Effects {
+    told: Vec<(Answer, Result<Lease, LockError>)>,
+    ended: Vec<(Lease, Option<oneshot::Sender<ReleaseAnswer>>)>,
+    released: Option<oneshot::Sender<ReleaseAnswer>>,
+}
+
+impl Effects {
+    pub(super) fn run(self) {
+        for (lease, answer) in self.ended {
+            lease.release_to(answer);
+        }
+        for (answer, told) in self.told {
+            // A caller that has gone meanwhile drops the lease right here, which gives it back.
+            let _ = answer.send(told);
+        }
+        if let Some(answer) = self.released {
+            let _ = answer.send(Ok(Release::Released));
+        }
+    }
+
+    fn refuse(&mut self, waiter: Waiter, kind: RefusalKind) {
+        self.told
+            .push((waiter.answer, Err(Refusal::new(kind).into())));
+    }
+}
+
+#[derive(Debug)]
+pub(super) struct Rooms {
+    /// Where uses are given back to.
+    place: Weak<dyn Place>,
+    keep: Keep,
+    limit: u32,
+    slots: Vec<Slot>,
+    free: Vec<u32>,
+    /// The slots of idle permits, the one that has been so for the shortest time last.
+    idle: VecDeque<u32>,
+    held: u32,
+    waiting: BTreeMap<u64, Waiter>,
+    ends: BTreeSet<(Instant, u64)>,
+    last_waiter: u64,
+    /// Those who do not wait: for each, whether an acquire is under way.
+    tries: BTreeMap<u64, bool>,
+    /// How many acquires are under way for whoever is first here.
+    seeking: u32,
+    /// Since when there are more of them than anybody needs.
+    surplus: Option<Instant>,
+    others: Others,
+    /// How many requests of this process wait or hold beside this home.
+    outsiders: u32,
+    /// Whether the server may have lost what is kept: nothing idle is handed out until it was asked.
+    doubted: bool,
+    /// The sending of a question that is under way.
+    asking: Option<Instant>,
+    asked: Instant,
+    /// Which permit the next question begins with.
+    ask_from: usize,
+    /// Why the last acquire failed, until one does not.
+    trouble: Option<BackendError>,
+    attempts: u32,
+    retry_at: Instant,
+    closed: bool,
+    attended: bool,
+    /// When the agent looks next.
+    wake_at: Instant,
+    tally: Kept,
+}
+
+impl Rooms {
+    pub(super) fn new(place: Weak<dyn Place>, keep: Keep, limit: u32) -> Self {
+        Self {
+            place,
+            keep,
+            limit,
+            slots: Vec::new(),
+            free: Vec::new(),
+            idle: VecDeque::new(),
+            held: 0,
+            waiting: BTreeMap::new(),
+            ends: BTreeSet::new(),
+            last_waiter: 0,
+            tries: BTreeMap::new(),
+            seeking: 0,
+            surplus: None,
+            others: Others::new(),
+            outsiders: 0,
+            doubted: false,
+            asking: None,
+            asked: Instant::from_nanos(0),
+            ask_from: 0,
+            trouble: None,
+            attempts: 0,
+            retry_at: Instant::from_nanos(0),
+            closed: false,
+            attended: false,
+            wake_at: Instant::FAR,
+            tally: Kept::default(),
+        }
+    }
+
+    pub(super) fn tally(&self) -> Kept {
+        let idle = u32::try_from(self.idle.len()).unwrap_or(u32::MAX);
+        Kept {
+            idle,
+            used: self.held.saturating_sub(idle),
+            ..self.tally
+        }
+    }
+
+    /// Whether anybody waits whom what is kept here would keep from its turn.
+    fn others_wait(&self) -> bool {
+        self.others.wait() || self.outsiders > 0
+    }
+
+    /// Somebody wants one permit.
+    pub(super) fn enter(&mut self, now: Instant, terms: &Terms) -> Entry {
+        if self.closed {
+            return Entry::Refused(Refusal::new(RefusalKind::ShuttingDown));
+        }
+        if self.waiting.is_empty()
+            && let Some((mark, fence)) = self.take_idle(now)
+        {
+            return Entry::In(mark, fence);
+        }
+        if self.trouble.is_some() && now < self.retry_at {
+            // Nobody need wait here for a server that is away: it is the server's way to tell.
+            return Entry::Elsewhere;
+        }
+        let crowd = u32::try_from(self.waiting.len()).unwrap_or(u32::MAX);
+        let busy = terms.wait == Wait::No && (crowd > 0 || self.held >= self.limit);
+        let full = terms.wait != Wait::No && crowd >= terms.max_waiters;
+        if busy || full {
+            let kind = if busy {
+                RefusalKind::Busy
+            } else {
+                RefusalKind::QueueFull
+            };
+            return Entry::Refused(Refusal::new(kind).with_position(Some(crowd.into())));
+        }
+        let (answer, receiver) = oneshot::channel();
+        self.last_waiter += 1;
+        let id = self.last_waiter;
+        let give_up = match terms.wait {
+            Wait::AtMost(wait) => now.after(wait),
+            Wait::No | Wait::Unbounded => Instant::FAR,
+        };
+        if terms.wait == Wait::No {
+            self.tries.insert(id, false);
+        }
+        if give_up != Instant::FAR {
+            self.ends.insert((give_up, id));
+        }
+        let waiter = Waiter {
+            terms: *terms,
+            since: now,
+            give_up,
+            answer,
+        };
+        self.waiting.insert(id, waiter);
+        Entry::Waits(id, receiver)
+    }
+
+    /// An idle permit, the one that was used last: those that are not needed grow old.
+    fn take_idle(&mut self, now: Instant) -> Option<(u64, FencingToken)> {
+        if self.doubted {
+            return None;
+        }
+        let slot = *self.idle.back()?;
+        let permit = self.permit(slot)?;
+        if !permit.lasts(now) {
+            // The agent gives it back.
+            return None;
+        }
+        self.idle.pop_back();
+        self.tally.reused += 1;
+        self.use_again(slot)
+    }
+
+    fn permit(&mut self, slot: u32) -> Option<&mut Permit> {
+        self.slots.get_mut(slot as usize)?.permit.as_mut()
+    }
+
+    /// Begins the next use of a permit, by a mark that none had before.
+    fn use_again(&mut self, slot: u32) -> Option<(u64, FencingToken)> {
+        let fences = self.keep.fences.is_some();
+        let place = self.slots.get_mut(slot as usize)?;
+        let permit = place.permit.as_mut()?;
+        permit.idle = None;
+        place.age = place.age.wrapping_add(1) & MAX_AGE;
+        let fence = if fences {
+            FencingToken::new(permit.lease.fencing_token().get() + u64::from(permit.uses))
+        } else {
+            // Of several that are used again and again nothing is in order: who compares refuses it.
+            FencingToken::new(0)
+        };
+        permit.uses = permit.uses.saturating_add(1);
+        Some((mark(slot, place.age), fence))
+    }
+
+    /// The slot of the use that `mark` names, if that is under way.
+    fn slot_in_use(&self, mark: u64) -> Option<u32> {
+        let (slot, age) = (mark as u32, (mark >> AGE) as u32);
+        let place = self.slots.get(slot as usize)?;
+        let used = place.permit.as_ref()?.idle.is_none();
+        (used && place.age == age).then_some(slot)
+    }
+
+    /// What the lease of a use is one use of.
+    pub(super) fn whole(&self, mark: u64) -> Option<Arc<LeaseState>> {
+        let slot = self.slot_in_use(mark)?;
+        let permit = self.slots[slot as usize].permit.as_ref()?;
+        Some(Arc::clone(permit.lease.state()))
+    }
+
+    /// The use that `mark` names is over.
+    pub(super) fn put_back(
+        &mut self,
+        now: Instant,
+        mark: u64,
+        answer: Option<oneshot::Sender<ReleaseAnswer>>,
+    ) -> Effects {
+        let mut effects = Effects::default();
+        let Some(slot) = self.slot_in_use(mark) else {
+            if let Some(answer) = answer {
+                // It was lost, and is forgotten.
+                let _ = answer.send(Ok(Release::NoLongerHeld));
+            }
+            return effects;
+        };
+        let wanted = self.waiting.keys().next().copied();
+        let stays = !self.closed
+            && self.may_be_used(now, slot)
+            && (wanted.is_some() && !self.doubted || self.may_idle());
+        if !stays {
+            self.end(slot, answer, &mut effects);
+            return effects;
+        }
+        effects.released = answer;
+        match wanted {
+            Some(id) if !self.doubted => {
+                self.tally.passed += 1;
+                self.count_pass(slot);
+                self.give(slot, id, &mut effects);
+            }
+            _ => self.rest(now, slot),
+        }
+        effects
+    }
+
+    fn may_idle(&self) -> bool {
+        !self.keep.linger.is_zero() && !self.others_wait()
+    }
+
+    /// Whether a permit may have another use: as long as nobody else wants it, and then for a turn.
+    fn may_be_used(&self, now: Instant, slot: u32) -> bool {
+        let (keep, others) = (self.keep, self.others_wait());
+        let turn = self.others.turn;
+        let Some(permit) = self
+            .slots
+            .get(slot as usize)
+            .and_then(|slot| slot.permit.as_ref())
+        else {
+            return false;
+        };
+        let since = self.others.since(permit.granted);
+        let passes = if permit.passes.1 == turn {
+            permit.passes.0
+        } else {
+            0
+        };
+        permit.lasts(now)
+            && keep.fences.is_none_or(|fences| permit.uses <= fences)
+            && (!others || passes < keep.passes && now < since.after(keep.turn))
+    }
+
+    fn count_pass(&mut self, slot: u32) {
+        let (others, turn) = (self.others_wait(), self.others.turn);
+        if let Some(permit) = self.permit(slot)
+            && others
+        {
+            let before = if permit.passes.1 == turn {
+                permit.passes.0
+            } else {
+                0
+            };
+            permit.passes = (before + 1, turn);
+        }
+    }
+
+    fn rest(&mut self, now: Instant, slot: u32) {
+        if let Some(permit) = self.permit(slot) {
+            permit.idle = Some(now);
+            self.idle.push_back(slot);
+        }
+    }
+
+    /// Gives the permit in `slot` to who waits by the number `id`.
+    fn give(&mut self, slot: u32, id: u64, effects: &mut Effects) {
+        // Whoever waits keeps the place alive.
+        let Some(place) = self.place.upgrade() else {
+            return;
+        };
+        if let Some(waiter) = self.forget(id)
+            && let Some((mark, fence)) = self.use_again(slot)
+        {
+            let lease = Lease::new(place, mark, fence);
+            effects.told.push((waiter.answer, Ok(lease)));
+        }
+    }
+
+    /// Takes a waiter off the books.
+    fn forget(&mut self, id: u64) -> Option<Waiter> {
+        let waiter = self.waiting.remove(&id)?;
+        self.ends.remove(&(waiter.give_up, id));
+        self.tries.remove(&id);
+        Some(waiter)
+    }
+
+    /// Takes a permit off the books, to be given back to the server.
+    fn end(
+        &mut self,
+        slot: u32,
+        answer: Option<oneshot::Sender<ReleaseAnswer>>,
+        effects: &mut Effects,
+    ) {
+        let Some(place) = self.slots.get_mut(slot as usize) else {
+            return;
+        };
+        if let Some(permit) = place.permit.take() {
+            place.age = place.age.wrapping_add(1) & MAX_AGE;
+            self.free.push(slot);
+            self.held -= 1;
+            effects.ended.push((permit.lease, answer));
+        }
+    }
+
+    /// A caller's future was dropped. What is left of it is to be dropped when the lock is free.
+    pub(super) fn leave(&mut self, id: u64) -> Option<Waiter> {
+        self.forget(id)
+    }
+
+    /// A seeker has a permit.
+    pub(super) fn arrived(
+        &mut self,
+        now: Instant,
+        lease: Lease,
+        tries: Option<u64>,
+        least: Duration,
+    ) -> Effects {
+        let mut effects = Effects::default();
+        self.sought(tries);
+        self.trouble = None;
+        self.attempts = 0;
+        if self.closed || !lease.state().is_held() {
+            effects.ended.push((lease, None));
+            return effects;
+        }
+        let wanted = self.waiting.keys().next().copied();
+        let permit = Permit {
+            lease,
+            granted: now,
+            least,
+            uses: 0,
+            passes: (0, self.others.turn),
+            idle: None,
+        };
+        let slot = self.free.pop().unwrap_or_else(|| {
+            self.slots.push(Slot::default());
+            self.slots.len() as u32 - 1
+        });
+        self.slots[slot as usize].permit = Some(permit);
+        self.held += 1;
+        match wanted {
+            Some(id) => self.give(slot, id, &mut effects),
+            None if self.may_idle() => self.rest(now, slot),
+            None => self.end(slot, None, &mut effects),
+        }
+        effects
+    }
+
+    fn sought(&mut self, tries: Option<u64>) {
+        match tries {
+            // It is refused, unless it has been served meanwhile.
+            Some(_) => {}
+            None => self.seeking = self.seeking.saturating_sub(1),
+        }
+    }
+
+    /// A seeker came back with nothing.
+    pub(super) fn returned(
+        &mut self,
+        now: Instant,
+        error: LockError,
+        tries: Option<u64>,
+        started: Instant,
+    ) -> Effects {
+        let mut effects = Effects::default();
+        self.sought(tries);
+        let concerned: Vec<u64> = match (&error, tries) {
+            (LockError::Refused(refusal), None) if refusal.kind() == RefusalKind::ShuttingDown => {
+                self.waiting.keys().copied().collect()
+            }
+            (LockError::Refused(_), None) => self.waiting.keys().take(1).copied().collect(),
+            (LockError::Refused(_), Some(id)) => vec![id],
+            (LockError::Backend(cause), tries) => {
+                self.trouble = Some(cause.clone());
+                self.retry_at = now.after(retry_in(self.attempts, 128));
+                self.attempts = self.attempts.saturating_add(1);
+                // Who has an answer of its own, or no end to its wait, is told now. Who has time goes
+                // on hoping.
+                let told = |(id, waiter): (&u64, &Waiter)| {
+                    let hopeless = waiter.terms.bridge.is_some()
+                        || waiter.terms.wait == Wait::Unbounded && waiter.since <= started;
+                    (hopeless || Some(*id) == tries).then_some(*id)
+                };
+                self.waiting.iter().filter_map(told).collect()
+            }
+        };
+        for id in concerned {
+            if let Some(waiter) = self.forget(id) {
+                effects.told.push((waiter.answer, Err(error.clone())));
+            }
+        }
+        effects
+    }
+
+    /// Other processes wait, or none do, by what a grant or a recall says.
+    pub(super) fn told(&mut self, now: Instant, stamp: u64, wait: bool) -> Effects {
+        self.others.told(now, stamp, wait);
+        self.give_idle_back()
+    }
+
+    fn give_idle_back(&mut self) -> Effects {
+        let mut effects = Effects::default();
+        if self.others_wait() {
+            while let Some(slot) = self.idle.pop_front() {
+                self.tally.recalled += 1;
+                self.end(slot, None, &mut effects);
+            }
+        }
+        effects
+    }
+
+    /// A request of this process asks the server itself, beside this home.
+    pub(super) fn passed_by(&mut self) -> Effects {
+        self.outsiders += 1;
+        self.give_idle_back()
+    }
+
+    pub(super) fn went_by(&mut self) {
+        self.outsiders = self.outsiders.saturating_sub(1);
+    }
+
+    /// The server did not know a permit that was given back: it may have forgotten others as well.
+    pub(super) fn doubt(&mut self) {
+        self.doubted |= self.held > 0;
+        // Asked at once.
+        self.asked = Instant::from_nanos(0);
+    }
+
+    /// The server has answered the question of what it knows, or has not. What it has forgotten is
+    /// marked as lost by now.
+    pub(super) fn answered(&mut self, now: Instant, answer: Option<(u64, bool)>) -> Effects {
+        let Some(sent) = self.asking.take() else {
+            return Effects::default();
+        };
+        let Some((stamp, wait)) = answer else {
+            return Effects::default();
+        };
+        self.others.answered(now, sent, stamp, wait);
+        self.doubted = false;
+        self.trouble = None;
+        self.attempts = 0;
+        let mut effects = self.give_idle_back();
+        self.sweep(&mut effects);
+        while let Some(id) = self.waiting.keys().next().copied()
+            && let Some(slot) = self.idle.back().copied()
+            && self.may_be_used(now, slot)
+        {
+            self.idle.pop_back();
+            self.tally.reused += 1;
+            self.give(slot, id, &mut effects);
+        }
+        effects
+    }
+
+    /// Forgets what was lost: it is ended already.
+    fn sweep(&mut self, effects: &mut Effects) {
+        for slot in 0..self.slots.len() as u32 {
+            let lost = |permit: &mut Permit| !permit.lease.state().is_held();
+            if self.permit(slot).is_some_and(lost) {
+                self.idle.retain(|idle| *idle != slot);
+                self.end(slot, None, effects);
+            }
+        }
+    }
+
+    /// Refuses all that is asked from here on, and keeps nothing any more.
+    pub(super) fn close(&mut self) -> Effects {
+        self.closed = true;
+        let mut effects = Effects::default();
+        for waiter in std::mem::take(&mut self.waiting).into_values() {
+            effects.refuse(waiter, RefusalKind::ShuttingDown);
+        }
+        self.ends.clear();
+        self.tries.clear();
+        while let Some(slot) = self.idle.pop_front() {
+            self.end(slot, None, &mut effects);
+        }
+        effects
+    }
+
+    /// Whether the agent is needed before it looks by itself.
+    pub(super) fn rouse(&mut self, now: Instant) -> Rouse {
+        if self.attended {
+            let due = self.due(now);
+            if due < self.wake_at {
+                self.wake_at = due;
+                return Rouse::Wake;
+            }
+        } else if !self.is_empty() {
+            self.attended = true;
+            self.wake_at = now;
+            return Rouse::Attend;
+        }
+        Rouse::Rest
+    }
+
+    fn is_empty(&self) -> bool {
+        self.held == 0 && self.waiting.is_empty() && self.seeking == 0
+    }
+
+    /// How many more acquires are to be under way for those who wait.
+    fn missing(&self) -> u32 {
+        let waiting = u32::try_from(self.waiting.len() - self.tries.len()).unwrap_or(u32::MAX);
+        let useful = self.limit.saturating_sub(self.held).max(1);
+        waiting.min(useful).saturating_sub(self.seeking)
+    }
+
+    /// Whether anything here is kept, and not just held by who asked for it.
+    fn keeps(&self) -> bool {
+        let again = |slot: &Slot| slot.permit.as_ref().is_some_and(|permit| permit.uses > 1);
+        !self.idle.is_empty() || self.slots.iter().any(again)
+    }
+
+    /// When there is something to be done next.
+    fn due(&self, now: Instant) -> Instant {
+        let mut due = Instant::FAR;
+        if self.missing() > 0 || self.tries.values().any(|started| !started) {
+            due = self.retry_at;
+        }
+        let idle = self
+            .idle
+            .front()
+            .and_then(|slot| self.slots.get(*slot as usize));
+        if let Some(since) = idle.and_then(|slot| slot.permit.as_ref()?.idle) {
+            due = due.min(since.after(self.keep.linger));
+        }
+        if let Some((end, _)) = self.ends.first() {
+            due = due.min(*end);
+        }
+        if self.held > 0 && self.asking.is_none() {
+            due = due.min(self.asked.after(QUESTION));
+        }
+        if self.seeking > 0 && self.waiting.is_empty() {
+            due = due.min(self.surplus.unwrap_or(now).after(SURPLUS));
+        }
+        due.max(now)
+    }
+
+    /// All that is due, and when to look again.
+    pub(super) fn turn(&mut self, now: Instant) -> (Turn, Effects) {
+        let (mut turn, mut effects) = (Turn::default(), Effects::default());
+        self.sweep(&mut effects);
+        while let Some(slot) = self.idle.front().copied() {
+            let linger = self.keep.linger;
+            let Some(permit) = self.permit(slot) else {
+                self.idle.pop_front();
+                continue;
+            };
+            let old = permit.idle.is_some_and(|since| now >= since.after(linger));
+            if !old && permit.lasts(now) {
+                break;
+            }
+            self.idle.pop_front();
+            self.tally.lingered += 1;
+            self.end(slot, None, &mut effects);
+        }
+        while let Some((end, id)) = self.ends.first().copied()
+            && end <= now
+        {
+            let Some(waiter) = self.forget(id) else {
+                self.ends.remove(&(end, id));
+                continue;
+            };
+            match &self.trouble {
+                Some(cause) => effects
+                    .told
+                    .push((waiter.answer, Err(cause.clone().into()))),
+                None => effects.refuse(waiter, RefusalKind::WaitedTooLong),
+            }
+        }
+        self.seek(now, &mut turn);
+        if self.held > 0 && self.asking.is_none() && now >= self.asked.after(QUESTION) {
+            self.asked = now;
+            if self.doubted || self.keeps() {
+                self.asking = Some(now);
+                turn.question = Some(self.some_tokens());
+            }
+        }
+        if self.is_empty() {
+            self.attended = false;
+            self.wake_at = Instant::FAR;
+        } else {
+            self.wake_at = self.due(now);
+            // At least every second: timers stand still while a machine is suspended.
+            turn.rest = Some(self.wake_at.since(now).min(Duration::from_secs(1)));
+        }
+        (turn, effects)
+    }
+
+    /// Lets as many acquires be under way as are needed.
+    fn seek(&mut self, now: Instant, turn: &mut Turn) {
+        if now >= self.retry_at {
+            for (id, started) in &mut self.tries {
+                if !std::mem::replace(started, true)
+                    && let Some(waiter) = self.waiting.get(id)
+                {
+                    turn.start.push(Start {
+                        terms: waiter.terms,
+                        tries: Some(*id),
+                    });
+                }
+            }
+            let missing = self.missing();
+            if missing > 0
+                && let Some(first) = self
+                    .waiting
+                    .values()
+                    .find(|waiter| waiter.terms.wait != Wait::No)
+            {
+                // Whoever comes next goes on where one who leaves stood.
+                let terms = Terms {
+                    wait: Wait::Unbounded,
+                    ..first.terms
+                };
+                let start = || Start { terms, tries: None };
+                turn.start
+                    .extend(std::iter::repeat_with(start).take(missing as usize));
+                self.seeking += missing;
+            }
+        }
+        if self.seeking == 0 || !self.waiting.is_empty() {
+            self.surplus = None;
+        } else if now >= self.surplus.get_or_insert(now).after(SURPLUS) || self.closed {
+            turn.stop = true;
+            self.seeking = 0;
+            self.surplus = None;
+        }
+    }
+
+    /// The tokens of what is held here, or as many as one question takes: then of others each time.
+    fn some_tokens(&mut self) -> Vec<Token> {
+        let held = |slot: &Slot| {
+            let permit = slot.permit.as_ref()?;
+            Some(permit.lease.state().token())
+        };
+        let all: Vec<Token> = self.slots.iter().filter_map(held).collect();
+        let from = self.ask_from.checked_rem(all.len()).unwrap_or(0);
+        self.ask_from = from + ASKED;
+        all.iter()
+            .cycle()
+            .skip(from)
+            .take(ASKED.min(all.len()))
+            .copied()
+            .collect()
+    }
+}
+
+impl Permit {
+    /// Whether enough is left of its lease for another use.
+    fn lasts(&self, now: Instant) -> bool {
+        self.lease.state().deadline().since(now) >= self.least && self.lease.state().is_held()
+    }
+}
+
+/// Above the slot's number, and above the bit that marks what is only counted.
+const AGE: u32 = 33;
+const MAX_AGE: u32 = u32::MAX >> 1;
+
+const fn mark(slot: u32, age: u32) -> u64 {
+    (age as u64) << AGE | slot as u64
+}

@@ -1,0 +1,668 @@
+//! What a home decides, event by event, and that any course of events keeps its promises.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::time::Duration;
+
+use proptest::prelude::*;
+use tokio::sync::oneshot;
+use tokio::sync::oneshot::error::TryRecvError;
+
+use super::rooms::{Entry, Rooms};
+use crate::backend::{Acquire, Keep, Place, ReleaseAnswer, Terms, Wait};
+use crate::error::{BackendError, BackendErrorKind, LockError, RefusalKind};
+use crate::lease::{Lease, LeaseMode, LeaseState, LostReason, Release};
+use crate::time::{Clock, Delay, Instant, Ttl};
+use crate::token::{FencingToken, Token};
+
+const KEEP: Keep = Keep {
+    passes: 2,
+    turn: Duration::from_millis(20),
+    linger: Duration::from_millis(50),
+    fences: None,
+};
+
+type Answer = oneshot::Receiver<Result<Lease, LockError>>;
+
+/// The server's side: which permits were given back.
+#[derive(Debug, Default)]
+struct Seat {
+    ended: Mutex<Vec<Token>>,
+}
+
+impl Seat {
+    fn ended(&self) -> Vec<Token> {
+        self.ended
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()
+    }
+}
+
+impl Place for Seat {
+    fn acquire(&self, _myself: &Arc<dyn Place>, _terms: &Terms) -> Acquire {
+        Acquire::Ended
+    }
+
+    fn cancel(&self, _token: Token) {}
+
+    fn release(&self, token: Token, answer: Option<oneshot::Sender<ReleaseAnswer>>) {
+        self.ended
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .push(token);
+        if let Some(answer) = answer {
+            let _ = answer.send(Ok(Release::Released));
+        }
+    }
+}
+
+/// A home around which a test turns the time.
+#[derive(Debug)]
+struct House {
+    rooms: Mutex<Rooms>,
+    seat: Arc<Seat>,
+    /// In ms since the test began.
+    now: AtomicU64,
+    start: Instant,
+    granted: AtomicU64,
+}
+
+impl Place for House {
+    fn acquire(&self, _myself: &Arc<dyn Place>, _terms: &Terms) -> Acquire {
+        Acquire::Ended
+    }
+
+    fn cancel(&self, token: Token) {
+        let gone = self.rooms().leave(token.parts().0);
+        drop(gone);
+    }
+
+    fn release(&self, token: Token, answer: Option<oneshot::Sender<ReleaseAnswer>>) {
+        let effects = self.rooms().put_back(self.now(), token.parts().0, answer);
+        effects.run();
+    }
+
+    fn state(&self, token: Token, fence: FencingToken) -> Arc<LeaseState> {
+        match self.rooms().whole(token.parts().0) {
+            Some(whole) => LeaseState::use_of(&whole, token, fence),
+            None => LeaseState::over(token, fence, LostReason::Expired),
+        }
+    }
+}
+
+impl House {
+    fn new(keep: Keep, limit: u32) -> Arc<Self> {
+        Arc::new_cyclic(|myself: &Weak<Self>| Self {
+            rooms: Mutex::new(Rooms::new(myself.clone(), keep, limit)),
+            seat: Arc::default(),
+            now: AtomicU64::new(0),
+            start: Instant::now(),
+            granted: AtomicU64::new(0),
+        })
+    }
+
+    fn rooms(&self) -> std::sync::MutexGuard<'_, Rooms> {
+        self.rooms.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn now(&self) -> Instant {
+        self.start
+            .after(Duration::from_millis(self.now.load(Ordering::SeqCst)))
+    }
+
+    fn wait(&self, ms: u64) {
+        self.now.fetch_add(ms, Ordering::SeqCst);
+    }
+
+    fn enter(self: &Arc<Self>, wait: Wait) -> Result<Lease, Result<(u64, Answer), RefusalKind>> {
+        let entry = self.rooms().enter(self.now(), &terms(wait));
+        match entry {
+            Entry::In(mark, fence) => {
+                let place: Arc<dyn Place> = Arc::clone(self) as _;
+                Ok(Lease::new(place, mark, fence))
+            }
+            Entry::Waits(id, answer) => Err(Ok((id, answer))),
+            Entry::Refused(refusal) => Err(Err(refusal.kind())),
+            Entry::Elsewhere => panic!("it was to be served here"),
+        }
+    }
+
+    fn waits(self: &Arc<Self>) -> (u64, Answer) {
+        match self.enter(Wait::Unbounded) {
+            Err(Ok(waits)) => waits,
+            other => panic!("it was to wait: {other:?}"),
+        }
+    }
+
+    fn holds(self: &Arc<Self>) -> Lease {
+        match self.enter(Wait::Unbounded) {
+            Ok(lease) => lease,
+            other => panic!("it was to hold: {other:?}"),
+        }
+    }
+
+    /// The server grants a permit to a seeker.
+    fn arrives(&self) -> Arc<LeaseState> {
+        self.arrives_for(None)
+    }
+
+    fn arrives_for(&self, tries: Option<u64>) -> Arc<LeaseState> {
+        let number = self.granted.fetch_add(1, Ordering::SeqCst) + 1;
+        let deadline = self.now().after(Duration::from_secs(10));
+        let token = Token::of(u128::from(number));
+        let fence = FencingToken::new(1000 * number);
+        let state = LeaseState::new(Clock::System, token, fence, deadline);
+        let place: Arc<dyn Place> = Arc::clone(&self.seat) as _;
+        let lease = Lease::shared(place, Arc::clone(&state));
+        let effects = self
+            .rooms()
+            .arrived(self.now(), lease, tries, Duration::from_secs(10));
+        effects.run();
+        state
+    }
+
+    fn told(&self, stamp: u64, wait: bool) {
+        let effects = self.rooms().told(self.now(), stamp, wait);
+        effects.run();
+    }
+
+    /// The agent looks; gives how many acquires it starts.
+    fn turn(&self) -> usize {
+        let (turn, effects) = self.rooms().turn(self.now());
+        effects.run();
+        turn.start.len()
+    }
+
+    fn ended(&self) -> usize {
+        self.seat.ended().len()
+    }
+}
+
+fn terms(wait: Wait) -> Terms {
+    Terms {
+        weight: 1,
+        limit: 3,
+        ttl: Ttl::DEFAULT,
+        mode: LeaseMode::Renewed,
+        delay: Delay::default(),
+        wait,
+        max_waiters: 100,
+        bridge: None,
+        kept: 1,
+    }
+}
+
+fn lease_of(answer: &mut Answer) -> Lease {
+    match answer.try_recv() {
+        Ok(Ok(lease)) => lease,
+        other => panic!("it was to hold: {other:?}"),
+    }
+}
+
+fn pends(answer: &mut Answer) -> bool {
+    matches!(answer.try_recv(), Err(TryRecvError::Empty))
+}
+
+/// A home in which one request has been served, and is done.
+fn with_one_idle(keep: Keep, limit: u32) -> Arc<House> {
+    let house = House::new(keep, limit);
+    let (_, mut first) = house.waits();
+    assert_eq!(house.turn(), 1);
+    house.arrives();
+    drop(lease_of(&mut first));
+    house
+}
+
+#[test]
+fn a_permit_that_was_given_back_serves_the_next_request() {
+    let house = with_one_idle(KEEP, 3);
+    for _ in 0..100 {
+        drop(house.holds());
+    }
+    assert_eq!((house.ended(), house.rooms().tally().reused), (0, 100));
+}
+
+#[test]
+fn an_idle_permit_is_given_back_when_it_has_lingered() {
+    let house = with_one_idle(KEEP, 3);
+    house.wait(49);
+    house.turn();
+    assert_eq!(house.ended(), 0);
+    house.wait(1);
+    house.turn();
+    assert_eq!((house.ended(), house.rooms().tally().lingered), (1, 1));
+    house.waits();
+}
+
+#[test]
+fn a_recall_gives_idle_permits_back_at_once_and_those_in_use_when_they_are_done() {
+    let house = House::new(KEEP, 3);
+    let (_, mut first) = house.waits();
+    let (_, mut second) = house.waits();
+    house.turn();
+    house.arrives();
+    house.arrives();
+    drop(lease_of(&mut first));
+    let used = lease_of(&mut second);
+    house.told(5, true);
+    assert_eq!((house.ended(), house.rooms().tally().recalled), (1, 1));
+    drop(used);
+    assert_eq!(house.ended(), 2);
+}
+
+#[test]
+fn a_permit_passes_to_whoever_waits_here_as_long_as_nobody_else_does() {
+    let house = House::new(KEEP, 1);
+    let mut waiting: Vec<_> = (0..50).map(|_| house.waits()).collect();
+    house.turn();
+    house.arrives();
+    for (_, answer) in &mut waiting {
+        drop(lease_of(answer));
+    }
+    assert_eq!((house.ended(), house.rooms().tally().passed), (0, 49));
+}
+
+#[test]
+fn while_others_wait_a_permit_passes_so_many_times() {
+    let house = House::new(KEEP, 1);
+    let mut waiting: Vec<_> = (0..5).map(|_| house.waits()).collect();
+    house.turn();
+    house.arrives();
+    house.told(5, true);
+    for (_, answer) in &mut waiting[..3] {
+        drop(lease_of(answer));
+    }
+    assert_eq!(house.ended(), 1, "the first use, and two passes");
+    assert!(waiting[3..].iter_mut().all(|(_, answer)| pends(answer)));
+    assert_eq!(house.turn(), 1, "another is sought");
+}
+
+#[test]
+fn while_others_wait_a_permit_passes_for_no_longer_than_its_turn() {
+    let house = House::new(KEEP, 1);
+    let (_, mut first) = house.waits();
+    let (_, mut second) = house.waits();
+    house.turn();
+    house.arrives();
+    let used = lease_of(&mut first);
+    house.told(5, true);
+    house.wait(20);
+    drop(used);
+    assert_eq!(house.ended(), 1);
+    assert!(pends(&mut second));
+    // That of the next begins with its grant.
+    house.turn();
+    house.arrives();
+    let used = lease_of(&mut second);
+    let (_, mut third) = house.waits();
+    house.wait(19);
+    drop(used);
+    drop(lease_of(&mut third));
+}
+
+#[test]
+fn a_permit_with_less_than_half_of_its_lease_left_is_not_used_again() {
+    let house = with_one_idle(KEEP, 3);
+    let used = house.holds();
+    house.wait(5001);
+    drop(used);
+    assert_eq!(house.ended(), 1);
+    let house = with_one_idle(
+        Keep {
+            linger: Duration::from_secs(60),
+            ..KEEP
+        },
+        3,
+    );
+    house.wait(5001);
+    house.waits();
+    house.turn();
+    assert_eq!(house.ended(), 1);
+}
+
+#[test]
+fn a_use_that_is_over_gives_back_nothing_of_the_next() {
+    let house = with_one_idle(KEEP, 3);
+    let first = house.holds();
+    let mark = first.state().token().parts().0;
+    drop(first);
+    let second = house.holds();
+    let effects = house.rooms().put_back(house.now(), mark, None);
+    effects.run();
+    assert!(second.state().is_held());
+    assert_eq!(house.rooms().tally().idle, 0);
+}
+
+#[test]
+fn as_many_permits_are_sought_as_are_of_use() {
+    let house = House::new(KEEP, 3);
+    let _waiting: Vec<_> = (0..7).map(|_| house.waits()).collect();
+    assert_eq!(house.turn(), 3);
+    assert_eq!(house.turn(), 0);
+    for _ in 0..3 {
+        house.arrives();
+    }
+    assert_eq!(house.turn(), 1, "an operator may have set a higher limit");
+}
+
+#[test]
+fn what_was_sought_for_nobody_is_given_up_after_a_while() {
+    let house = House::new(KEEP, 3);
+    let (id, answer) = house.waits();
+    house.turn();
+    house.cancel(Token::local(id, 0));
+    drop(answer);
+    let stops = || {
+        let (turn, effects) = house.rooms().turn(house.now());
+        effects.run();
+        turn.stop
+    };
+    assert!(!stops());
+    house.wait(50);
+    assert!(stops());
+}
+
+#[test]
+fn what_comes_for_nobody_is_kept_or_given_back_if_others_wait() {
+    let house = House::new(KEEP, 3);
+    house.arrives();
+    assert_eq!(house.rooms().tally().idle, 1);
+    house.told(5, true);
+    house.arrives();
+    assert_eq!(house.ended(), 2);
+}
+
+#[test]
+fn nothing_idle_is_handed_out_while_the_server_may_have_forgotten_it() {
+    let house = with_one_idle(KEEP, 3);
+    house.rooms().doubt();
+    let (_, mut first) = house.waits();
+    let (turn, effects) = house.rooms().turn(house.now());
+    effects.run();
+    assert_eq!(turn.question.map(|tokens| tokens.len()), Some(1));
+    assert!(pends(&mut first));
+    let effects = house.rooms().answered(house.now(), Some((5, false)));
+    effects.run();
+    drop(lease_of(&mut first));
+    assert_eq!(house.ended(), 0);
+}
+
+#[test]
+fn what_the_server_has_forgotten_is_not_handed_out() {
+    let house = House::new(KEEP, 3);
+    let state = house.arrives();
+    assert!(state.lose(LostReason::Gone));
+    house.waits();
+    house.turn();
+    assert_eq!(house.rooms().tally().idle, 0);
+    assert_eq!(house.ended(), 0, "it is ended already");
+}
+
+#[test]
+fn a_lease_that_comes_too_late_is_given_to_nobody() {
+    let house = House::new(KEEP, 3);
+    let (_, mut first) = house.waits();
+    let token = Token::of(7);
+    let over = LeaseState::over(token, FencingToken::new(7), LostReason::Expired);
+    let place: Arc<dyn Place> = Arc::clone(&house.seat) as _;
+    let lease = Lease::shared(place, over);
+    let effects = house
+        .rooms()
+        .arrived(house.now(), lease, None, Duration::from_secs(10));
+    effects.run();
+    assert!(pends(&mut first));
+}
+
+#[test]
+fn who_does_not_wait_is_refused_at_once_where_all_permits_are_here() {
+    let house = House::new(KEEP, 1);
+    house.arrives();
+    let _used = house.holds();
+    assert!(matches!(house.enter(Wait::No), Err(Err(RefusalKind::Busy))));
+}
+
+#[test]
+fn who_does_not_wait_gets_the_servers_answer_where_not() {
+    let house = House::new(KEEP, 2);
+    let Err(Ok((id, mut answer))) = house.enter(Wait::No) else {
+        panic!("it was to ask")
+    };
+    assert_eq!(house.turn(), 1);
+    let busy = LockError::Refused(crate::Refusal::new(RefusalKind::Busy));
+    let effects = house
+        .rooms()
+        .returned(house.now(), busy, Some(id), house.now());
+    effects.run();
+    assert!(matches!(answer.try_recv(), Ok(Err(LockError::Refused(_)))));
+    let Err(Ok((id, mut answer))) = house.enter(Wait::No) else {
+        panic!("it was to ask")
+    };
+    house.turn();
+    house.arrives_for(Some(id));
+    drop(lease_of(&mut answer));
+}
+
+#[test]
+fn a_wait_ends_at_its_limit_as_a_refusal_or_as_the_outage_it_was() {
+    let house = House::new(KEEP, 1);
+    let limit = Wait::AtMost(Duration::from_millis(30));
+    let Err(Ok((_, mut first))) = house.enter(limit) else {
+        panic!("it was to wait")
+    };
+    house.wait(30);
+    house.turn();
+    let refused = first.try_recv();
+    assert!(
+        matches!(refused, Ok(Err(LockError::Refused(refusal))) if refusal.kind() == RefusalKind::WaitedTooLong)
+    );
+
+    let Err(Ok((_, mut second))) = house.enter(limit) else {
+        panic!("it was to wait")
+    };
+    let (_, mut third) = house.waits();
+    let away = BackendError::new(BackendErrorKind::Unreachable, "away", None);
+    let effects = house
+        .rooms()
+        .returned(house.now(), away.into(), None, house.now());
+    effects.run();
+    assert!(matches!(third.try_recv(), Ok(Err(LockError::Backend(_)))));
+    assert!(pends(&mut second));
+    let entry = house.rooms().enter(house.now(), &terms(limit));
+    assert!(matches!(entry, Entry::Elsewhere));
+    house.wait(30);
+    house.turn();
+    assert!(matches!(second.try_recv(), Ok(Err(LockError::Backend(_)))));
+}
+
+#[test]
+fn a_shutdown_gives_back_what_is_idle_and_refuses_who_waits() {
+    let house = House::new(KEEP, 2);
+    house.arrives();
+    house.arrives();
+    let used = house.holds();
+    let _other = house.holds();
+    let (_, mut waiting) = house.waits();
+    drop(used);
+    drop(lease_of(&mut waiting));
+    let effects = house.rooms().close();
+    effects.run();
+    assert_eq!(house.ended(), 1);
+    assert!(matches!(
+        house.enter(Wait::Unbounded),
+        Err(Err(RefusalKind::ShuttingDown))
+    ));
+}
+
+#[test]
+fn a_request_beside_the_home_counts_as_one_of_another_process() {
+    let house = with_one_idle(KEEP, 3);
+    let effects = house.rooms().passed_by();
+    effects.run();
+    assert_eq!(house.ended(), 1);
+    house.rooms().went_by();
+    house.arrives();
+    assert_eq!(house.rooms().tally().idle, 1);
+}
+
+#[test]
+fn fences_rise_from_pass_to_pass_and_end_with_those_that_were_set_aside() {
+    let keep = Keep {
+        passes: 2,
+        linger: Duration::ZERO,
+        fences: Some(2),
+        ..KEEP
+    };
+    let house = House::new(keep, 1);
+    let mut waiting: Vec<_> = (0..4).map(|_| house.waits()).collect();
+    house.turn();
+    house.arrives();
+    let fences = waiting[..3].iter_mut().map(|(_, answer)| {
+        let lease = lease_of(answer);
+        lease.fencing_token().get()
+    });
+    assert_eq!(fences.collect::<Vec<_>>(), [1000, 1001, 1002]);
+    assert_eq!(house.ended(), 1);
+    assert!(pends(&mut waiting[3].1));
+    house.arrives();
+    drop(lease_of(&mut waiting[3].1));
+    assert_eq!(house.ended(), 2, "nobody waits, and nothing is kept");
+}
+
+#[test]
+fn a_use_is_lost_with_its_permit() {
+    let house = House::new(KEEP, 1);
+    let state = house.arrives();
+    let used = house.holds();
+    assert!(used.state().is_held());
+    assert!(state.lose(LostReason::Gone));
+    assert!(!used.state().is_held());
+    drop(used);
+    house.turn();
+    assert_eq!(house.rooms().tally().used, 0);
+}
+
+#[derive(Debug, Clone)]
+enum Event {
+    Enter(bool),
+    Leave(prop::sample::Index),
+    Done(prop::sample::Index),
+    Arrive,
+    Told(u64, bool),
+    Lose(prop::sample::Index),
+    Doubt,
+    Answer(Option<(u64, bool)>),
+    Outsider,
+    Pass(u64),
+    Turn,
+}
+
+fn events() -> impl Strategy<Value = Vec<Event>> {
+    let index = any::<prop::sample::Index>;
+    let event = prop_oneof![
+        6 => any::<bool>().prop_map(Event::Enter),
+        1 => index().prop_map(Event::Leave),
+        6 => index().prop_map(Event::Done),
+        4 => Just(Event::Arrive),
+        2 => (0..20_u64, any::<bool>()).prop_map(|(stamp, wait)| Event::Told(stamp, wait)),
+        1 => index().prop_map(Event::Lose),
+        1 => Just(Event::Doubt),
+        2 => prop::option::of((0..20_u64, any::<bool>())).prop_map(Event::Answer),
+        1 => Just(Event::Outsider),
+        2 => (0..40_u64).prop_map(Event::Pass),
+        4 => Just(Event::Turn),
+    ];
+    prop::collection::vec(event, 0..120)
+}
+
+/// Who holds and who waits, as they see it.
+#[derive(Default)]
+struct Street {
+    holding: Vec<Lease>,
+    waiting: Vec<(u64, Answer)>,
+    permits: Vec<Arc<LeaseState>>,
+    outsiders: u32,
+}
+
+impl Street {
+    fn collect(&mut self) {
+        let mut still = Vec::new();
+        for (id, mut answer) in self.waiting.drain(..) {
+            match answer.try_recv() {
+                Ok(Ok(lease)) => self.holding.push(lease),
+                Ok(Err(_)) => {}
+                Err(TryRecvError::Empty) => still.push((id, answer)),
+                Err(TryRecvError::Closed) => panic!("a waiter was forgotten"),
+            }
+        }
+        self.waiting = still;
+    }
+}
+
+proptest! {
+    #[test]
+    fn no_permit_has_two_uses_and_each_is_given_back_once(events in events()) {
+        let house = House::new(KEEP, 3);
+        let mut street = Street::default();
+        for event in events {
+            match event {
+                Event::Enter(waits) => match house.enter(if waits { Wait::Unbounded } else { Wait::No }) {
+                    Ok(lease) => street.holding.push(lease),
+                    Err(Ok(waits)) => street.waiting.push(waits),
+                    Err(Err(_)) => {}
+                },
+                Event::Leave(at) if !street.waiting.is_empty() => {
+                    let (id, _answer) = street.waiting.remove(at.index(street.waiting.len()));
+                    house.cancel(Token::local(id, 0));
+                }
+                Event::Done(at) if !street.holding.is_empty() => {
+                    drop(street.holding.remove(at.index(street.holding.len())));
+                }
+                Event::Arrive => street.permits.push(house.arrives()),
+                Event::Told(stamp, wait) => house.told(stamp, wait),
+                Event::Lose(at) if !street.permits.is_empty() => {
+                    street.permits[at.index(street.permits.len())].lose(LostReason::Gone);
+                }
+                Event::Doubt => house.rooms().doubt(),
+                Event::Answer(answer) => {
+                    let effects = house.rooms().answered(house.now(), answer);
+                    effects.run();
+                }
+                Event::Outsider if street.outsiders == 0 => {
+                    street.outsiders = 1;
+                    let effects = house.rooms().passed_by();
+                    effects.run();
+                }
+                Event::Outsider => {
+                    street.outsiders = 0;
+                    house.rooms().went_by();
+                }
+                Event::Pass(ms) => house.wait(ms),
+                Event::Turn => { house.turn(); }
+                Event::Leave(_) | Event::Done(_) | Event::Lose(_) => {}
+            }
+            street.collect();
+            let ended = house.seat.ended();
+            let mut times: HashMap<Token, u32> = HashMap::new();
+            for token in &ended {
+                *times.entry(*token).or_default() += 1;
+            }
+            prop_assert!(times.values().all(|times| *times == 1), "ended twice");
+            let alive = street.permits.iter().filter(|state| state.is_held()).count();
+            let inside = street.holding.iter().filter(|lease| lease.state().is_held()).count();
+            prop_assert!(inside <= alive, "{inside} inside on {alive} permits");
+            let kept = house.rooms().tally();
+            prop_assert!(street.outsiders == 0 || kept.idle == 0, "kept idle beside a request");
+        }
+        // When all is over nothing is left.
+        street.waiting.clear();
+        street.holding.clear();
+        let effects = house.rooms().close();
+        effects.run();
+        house.turn();
+        let left = street.permits.iter().filter(|state| state.is_held()).count();
+        prop_assert_eq!(left, 0, "{:?}", house);
+        prop_assert_eq!(house.rooms().tally().used, 0);
+    }
+}
