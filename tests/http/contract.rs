@@ -103,11 +103,12 @@ async fn wait_until_waiting(expected: u64, mut refused: impl AsyncFnMut() -> Opt
     }
 }
 
-impl Place for Fixture {
-    const ROUNDS: usize = 30;
+/// A server, or a quorum.
+impl<const N: usize> Place for Fixture<N> {
+    const ROUNDS: usize = 30 / N;
 
     fn start() -> Self {
-        Self::new()
+        Self::on_servers()
     }
 
     fn gates(&self) -> &Portcullis {
@@ -143,7 +144,7 @@ macro_rules! in_each_place {
             $(
                 #[tokio::test]
                 async fn $sentence() {
-                    super::$sentence::<crate::fixture::Fixture>().await;
+                    super::$sentence::<crate::fixture::Fixture<1>>().await;
                 }
             )*
         }
@@ -160,10 +161,40 @@ macro_rules! in_each_place {
 }
 pub(crate) use in_each_place;
 
+/// The same on a quorum, of five servers so that there can be three permits.
+macro_rules! and_on_a_quorum {
+    ($($sentence:ident,)*) => {
+        mod on_a_quorum {
+            $(
+                #[tokio::test]
+                async fn $sentence() {
+                    super::$sentence::<crate::fixture::Fixture<5>>().await;
+                }
+            )*
+        }
+    };
+}
+pub(crate) use and_on_a_quorum;
+
 in_each_place! {
     the_inner_service_is_called_once_and_not_before_admission,
     one_service_called_again_and_again_polls_its_inner_service_ready_each_time,
     being_ready_reserves_nothing,
+    a_hundred_clones_share_one_limit,
+    a_layer_on_one_route_leaves_its_neighbors_alone,
+    the_inner_services_error_passes_through_and_gives_the_lease_back,
+    requests_pass_a_gate_over_and_under_each_of_towers_layers,
+    a_time_out_outside_of_a_gate_takes_its_waiter_out_of_the_queue,
+    a_time_out_inside_of_a_gate_gives_the_permit_back,
+    a_local_limit_outside_of_a_gate_bounds_how_many_wait,
+    a_refusal_keeps_nothing_that_the_inner_service_had_reserved,
+    a_response_future_that_is_never_polled_leaves_nothing,
+    response_futures_dropped_at_any_await_leave_nothing,
+}
+
+// Left out are those with rate limits, which a quorum does not keep.
+and_on_a_quorum! {
+    the_inner_service_is_called_once_and_not_before_admission,
     a_hundred_clones_share_one_limit,
     a_layer_on_one_route_leaves_its_neighbors_alone,
     the_inner_services_error_passes_through_and_gives_the_lease_back,

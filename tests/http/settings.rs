@@ -18,7 +18,7 @@ use portcullis::{ConcurrencyLimitLayer, MutexLayer};
 use tower::{Layer, Service, ServiceExt, service_fn};
 use tower_http::cors::{Any, CorsLayer};
 
-use crate::contract::{Place, in_each_place};
+use crate::contract::{Place, and_on_a_quorum, in_each_place};
 use crate::fixture::{PROMPTLY, Pieces, Probe, SEEN};
 
 in_each_place! {
@@ -36,6 +36,17 @@ in_each_place! {
     a_limit_that_an_operator_lowered_holds_for_who_comes_next,
     a_plain_layer_with_settings_for_http_fails_each_call_and_says_what_to_do,
     a_plain_layer_takes_what_reads_no_heads_from_before,
+}
+
+// Left out are those whose limits differ, or are of more permits than five servers keep with one
+// away.
+and_on_a_quorum! {
+    requests_that_a_gate_does_not_apply_to_pass_as_if_there_were_none,
+    a_deadline_shortens_the_wait,
+    a_deadline_of_zero_does_not_wait_at_all,
+    a_deadline_never_lengthens_the_wait,
+    a_free_permit_is_given_whatever_the_deadline,
+    a_weight_that_never_fits_is_refused_and_takes_nothing,
 }
 
 fn ask(method: Method, path: &str, tenant: &str) -> Request<String> {
