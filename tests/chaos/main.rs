@@ -11,6 +11,7 @@ mod fault;
 mod home;
 mod judge;
 mod leftover;
+mod quorum;
 mod random;
 mod soak;
 #[path = "../support/mod.rs"]
@@ -27,7 +28,8 @@ use std::time::{Duration, Instant};
 use portcullis::test_util::MemoryServer;
 
 use self::fault::Faults;
-use self::home::Home;
+use self::home::{Home, Remote};
+use self::quorum::Quorum;
 use self::random::Random;
 use self::support::Server;
 use self::task::Habits;
@@ -197,10 +199,21 @@ async fn acquisitions_by_a_fleet_that_drops_and_crashes_and_loses_its_subscripti
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_is_given_up_leaves_nothing_though_requests_overtake_each_other() {
+    give_up_in_rounds(Server::start(), number("PORTCULLIS_CHAOS_SECONDS", 20) / 2).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_given_up_leaves_nothing_on_any_server_of_a_quorum() {
+    let seconds = number("PORTCULLIS_CHAOS_SECONDS", 20).div_ceil(4);
+    let servers = Quorum::start(false).without_quarantine();
+    give_up_in_rounds(servers, seconds).await;
+}
+
+async fn give_up_in_rounds<S: Remote>(server: S, seconds: u64) {
     listen();
     let seed = seed();
-    let end = Instant::now() + Duration::from_secs(number("PORTCULLIS_CHAOS_SECONDS", 20) / 2);
-    let world = World::start(Server::start(), seed, Vec::new(), 3, (150, 400));
+    let end = Instant::now() + Duration::from_secs(seconds);
+    let world = World::start(server, seed, Vec::new(), 3, (150, 400));
     let world = Arc::new(world);
     let rounds = (0..3).map(async |slot| {
         let mut random = Random::stream(seed, slot as u64);
@@ -298,6 +311,82 @@ async fn a_fleet_under_random_faults() {
     };
     unless_stuck(&world, faulty).await;
     judge(&world, Some(observer), &stalls).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_fleet_on_a_quorum_under_random_faults() {
+    let seconds = number("PORTCULLIS_CHAOS_SECONDS", 20).div_ceil(2);
+    on_a_quorum(Quorum::start(false), seconds).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "sets clocks by libfaketime: `scripts/test --chaos SEED`"]
+async fn a_fleet_on_a_quorum_whose_clocks_step_too() {
+    let seconds = number("PORTCULLIS_CHAOS_SECONDS", 20).div_ceil(2);
+    on_a_quorum(Quorum::start(true), seconds).await;
+}
+
+async fn on_a_quorum(servers: Quorum, seconds: u64) {
+    listen();
+    let seed = seed();
+    let mut random = Random::new(seed);
+    // So short that servers vote again soon after a restart, and long enough for a busy machine.
+    let mut ttl = || random.millis(600, 2500);
+    let mut places: Vec<Place> = ["m1", "m2", "m3"]
+        .map(|name| Place::mutex(name, ttl()))
+        .into();
+    places.push(Place::exact("x1", ttl()));
+    for (name, cap) in [("s1", 1), ("s2", 2), ("s3", 3)] {
+        places.push(Place::semaphore(name, cap, ttl()));
+    }
+    let shared = places.len();
+    for gate in 0..KEEPERS / 4 {
+        places.push(Place::mutex(&format!("k{gate}"), ttl()));
+    }
+    for place in &places {
+        println!("{place:?}");
+    }
+    servers.until_they_vote(Duration::from_millis(2500)).await;
+    let processes = 3;
+    let world = Arc::new(World::start(servers, seed, places, processes, (200, 900)));
+    let stalls = Stalls::watch();
+    let mut faults = Faults::new();
+    for slot in 0..processes {
+        faults.break_network(&world, seed, slot);
+    }
+    faults.break_servers(&world, seed);
+    let habits = Habits {
+        drops: 20,
+        lingers: 8,
+        limits: 25,
+        hold_ms: 20,
+        gates: (0, shared),
+        ..Habits::PLAIN
+    };
+    let mut fleet = Fleet::start(&world, seed, 30, habits, usize::MAX);
+    let keeping = Habits {
+        drops: 5,
+        lingers: 40,
+        limits: 10,
+        hold_ms: 20,
+        gates: (shared, KEEPERS / 4),
+        ..Habits::PLAIN
+    };
+    fleet.add(&world, seed, 30..30 + KEEPERS / 2, keeping, usize::MAX);
+    let faulty = async {
+        tokio::time::sleep(Duration::from_secs(seconds)).await;
+        faults.stop(&world).await;
+        tokio::time::sleep(Duration::from_secs(4)).await;
+        world.closing.cancel();
+        fleet.join().await;
+    };
+    unless_stuck(&world, faulty).await;
+    judge(&world, None, &stalls).await;
+    let granted = world
+        .counts
+        .granted
+        .load(std::sync::atomic::Ordering::Relaxed);
+    assert!(granted > 0, "nobody got in");
 }
 
 /// What in memory a fleet does besides.

@@ -250,7 +250,9 @@ pub(crate) fn verdict<S: Home>(
             problems.push(format!("{}: {problem}", place.name));
         }
         let alone = judge::outside_losses(&ours, &losses);
-        if let Err((problem, crowd)) = judge::limits_kept(&alone) {
+        if S::ORDERED
+            && let Err((problem, crowd)) = judge::limits_kept(&alone)
+        {
             problems.push(format!(
                 "{}: {problem}\n{}",
                 place.name,
@@ -289,7 +291,9 @@ pub(crate) fn verdict<S: Home>(
                 fence: Some(taken.hold.fence),
             })
             .collect();
-        if let Err(problem) = history::order_kept(&waits) {
+        if S::ORDERED
+            && let Err(problem) = history::order_kept(&waits)
+        {
             problems.push(format!("{}: {problem}", place.name));
         }
         if S::EXACT {

@@ -149,6 +149,7 @@ fn builder(servers: &[Server]) -> Builder {
 
 /// Makes tests of sentences, on one server and on a quorum of three. One that is left out is dead
 /// code, which the compiler tells.
+#[allow(unused_macros, reason = "each test binary uses its own part")]
 macro_rules! on_servers {
     ($($sentence:ident,)*) => {
         mod on_a_server {
