@@ -45,6 +45,11 @@ pub(crate) trait Home: Debug + Send + Sync + Sized + 'static {
     /// All that is known of holders and waiters.
     fn dump(&self) -> impl Future<Output = String>;
 
+    /// How much longer than that their keys may stay: as far as clocks are set back.
+    fn kept_longer(&self) -> Duration {
+        Duration::ZERO
+    }
+
     /// Looks for what should not be left of the gates in whose keys `name` occurs.
     fn leftovers(&self, name: &str) -> impl Future<Output = Result<(), String>>;
 }
@@ -167,47 +172,50 @@ impl Home for Server {
     }
 
     async fn leftovers(&self, name: &str) -> Result<(), String> {
-        let ask = async |words: &[&str]| self.command(words).await;
-        for key in self
-            .keys_with("")
-            .await
-            .into_iter()
-            .filter(|key| key.contains(name))
-        {
-            let left: i64 = redis::from_redis_value(ask(&["PTTL", &key]).await).unwrap_or(-1);
-            if left == -2 {
-                continue;
-            }
-            if !(0..=KEPT_MS).contains(&left) {
-                return Err(format!("{key} for {left} ms"));
-            }
-            if key.ends_with(":roster") || key.ends_with(":clock") {
-                continue;
-            }
-            let kind: String =
-                redis::from_redis_value(ask(&["TYPE", &key]).await).unwrap_or_default();
-            if kind == "none" {
-                continue;
-            }
-            // Only the counters of a gate may stay.
-            let fields: Vec<String> = match kind.as_str() {
-                "hash" => redis::from_redis_value(ask(&["HKEYS", &key]).await).unwrap_or_default(),
-                _ => vec![format!("a {kind}")],
-            };
-            if let Some(field) = fields
-                .iter()
-                .find(|field| !["S", "L"].contains(&field.as_str()))
-            {
-                let all = if kind == "hash" {
-                    ask(&["HGETALL", &key]).await
-                } else {
-                    Value::Nil
-                };
-                return Err(format!("{key}: {field}\n{all:?}"));
-            }
-        }
-        Ok(())
+        leftovers_on(self, name, Duration::ZERO).await
     }
+}
+
+/// Looks for them on one server, where keys may stay so much longer.
+pub(crate) async fn leftovers_on(
+    server: &Server,
+    name: &str,
+    longer: Duration,
+) -> Result<(), String> {
+    let kept = KEPT_MS + i64::try_from(longer.as_millis()).unwrap_or(0);
+    let ask = async |words: &[&str]| server.command(words).await;
+    let keys = server.keys_with("").await.into_iter();
+    for key in keys.filter(|key| key.contains(name)) {
+        let left: i64 = redis::from_redis_value(ask(&["PTTL", &key]).await).unwrap_or(-1);
+        if left == -2 {
+            continue;
+        }
+        if !(0..=kept).contains(&left) {
+            return Err(format!("{key} for {left} ms"));
+        }
+        if key.ends_with(":roster") || key.ends_with(":clock") {
+            continue;
+        }
+        let kind: String = redis::from_redis_value(ask(&["TYPE", &key]).await).unwrap_or_default();
+        if kind == "none" {
+            continue;
+        }
+        // Only the counters of a gate may stay.
+        let fields: Vec<String> = match kind.as_str() {
+            "hash" => redis::from_redis_value(ask(&["HKEYS", &key]).await).unwrap_or_default(),
+            _ => vec![format!("a {kind}")],
+        };
+        let mut stray = fields.iter().filter(|field| *field != "S" && *field != "L");
+        if let Some(field) = stray.next() {
+            let all = if kind == "hash" {
+                ask(&["HGETALL", &key]).await
+            } else {
+                Value::Nil
+            };
+            return Err(format!("{key}: {field}\n{all:?}"));
+        }
+    }
+    Ok(())
 }
 
 /// There is no network to break, and nothing on its way.

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use portcullis::Portcullis;
 
-use crate::home::{BEAT, CLAIM, Home, PREFIX, Remote};
+use crate::home::{BEAT, CLAIM, Home, PREFIX, Remote, leftovers_on};
 use crate::support::{FakeClock, Mode, Proxy, Server, wait_for};
 use crate::world::World;
 
@@ -16,6 +16,9 @@ pub(crate) const SERVERS: usize = 5;
 
 /// How long each has for its vote.
 const VOTE: Duration = Duration::from_millis(150);
+
+/// How many seconds a clock is set ahead or back at most: longer than any lease.
+pub(crate) const STEP: u64 = 8;
 
 /// How long any command has, before there are faults.
 const COMMAND: Duration = Duration::from_secs(1);
@@ -42,9 +45,10 @@ pub(crate) struct Quorum {
 }
 
 impl Quorum {
-    pub(crate) fn start(clocks: bool) -> Self {
-        let voters = (0..SERVERS).map(|_| {
-            let clock = clocks.then(FakeClock::start);
+    /// One of which the clock can be set, if there is to be one.
+    pub(crate) fn start(with_clock: Option<usize>) -> Self {
+        let voters = (0..SERVERS).map(|server| {
+            let clock = (with_clock == Some(server)).then(FakeClock::start);
             let server = clock.as_ref().map_or_else(Server::start, Server::start_by);
             Voter {
                 network: Proxy::start(server.port()),
@@ -102,10 +106,11 @@ impl Home for Quorum {
     /// Each server has its own queue; where votes are split, who came first may give way.
     const ORDERED: bool = false;
 
-    /// As on one server, and until a server that was restarted at the end of the faults votes again.
+    /// As on one server, and until one that was restarted votes again, or a lease ends on one whose
+    /// clock was set back.
     const RECOVERY: Duration = CLAIM
         .saturating_add(BEAT)
-        .saturating_add(Duration::from_secs(8));
+        .saturating_add(Duration::from_secs(8 + STEP));
 
     fn connect(&self, timeout: Duration) -> (Portcullis, Vec<Proxy>) {
         let networks = self.voters.iter().map(|voter| &voter.network);
@@ -130,6 +135,11 @@ impl Home for Quorum {
         }
     }
 
+    fn kept_longer(&self) -> Duration {
+        let clocks = self.voters.iter().any(|voter| voter.clock.is_some());
+        Duration::from_secs(if clocks { STEP } else { 0 })
+    }
+
     async fn dump(&self) -> String {
         let mut text = String::new();
         for (number, voter) in self.voters.iter().enumerate() {
@@ -140,7 +150,7 @@ impl Home for Quorum {
 
     async fn leftovers(&self, name: &str) -> Result<(), String> {
         for (number, voter) in self.voters.iter().enumerate() {
-            let left = voter.server.leftovers(name).await;
+            let left = leftovers_on(&voter.server, name, self.kept_longer()).await;
             left.map_err(|left| format!("on server {}: {left}", number + 1))?;
         }
         Ok(())

@@ -154,7 +154,8 @@ pub(crate) async fn nothing_is_left<S: Home>(world: &Arc<World<S>>) -> Result<()
     };
     // A process that hung a moment ago is passed over in place until its heartbeat has ended;
     // whoever comes then clears it away.
-    let patience = now() + 2 * u64::try_from(CLAIM.as_nanos()).unwrap_or(u64::MAX);
+    let patience = 2 * CLAIM + world.server.kept_longer();
+    let patience = now() + u64::try_from(patience.as_nanos()).unwrap_or(u64::MAX);
     loop {
         let probe = world.start_process();
         for place in &world.places {

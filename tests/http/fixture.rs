@@ -147,33 +147,6 @@ fn builder(servers: &[Server]) -> Builder {
     }
 }
 
-/// Makes tests of sentences, on one server and on a quorum of three. One that is left out is dead
-/// code, which the compiler tells.
-#[allow(unused_macros, reason = "each test binary uses its own part")]
-macro_rules! on_servers {
-    ($($sentence:ident,)*) => {
-        mod on_a_server {
-            $(
-                #[tokio::test]
-                async fn $sentence() {
-                    super::$sentence::<1>().await;
-                }
-            )*
-        }
-
-        mod on_a_quorum {
-            $(
-                #[tokio::test]
-                async fn $sentence() {
-                    super::$sentence::<3>().await;
-                }
-            )*
-        }
-    };
-}
-#[allow(unused_imports, reason = "each test binary uses its own part")]
-pub(crate) use on_servers;
-
 type Answer =
     dyn Fn(Request<String>) -> BoxFuture<'static, Result<Response<Pieces>, Broken>> + Send + Sync;
 

@@ -14,7 +14,8 @@ use portcullis::{ConcurrencyLimitLayer, Held, MutexLayer, Portcullis};
 use tokio::sync::mpsc;
 use tower::{Layer, Service, ServiceBuilder, ServiceExt};
 
-use crate::fixture::{Broken, Fixture, Log, Pieces, Probe, SEEN, on_servers, request};
+use crate::contract::on_servers;
+use crate::fixture::{Broken, Fixture, Log, Pieces, Probe, SEEN, request};
 
 /// Behind both gates, with a body of its own: what the handler of its one request held.
 async fn held_behind_both<const N: usize>(

@@ -11,7 +11,8 @@ use tokio::sync::oneshot;
 use tokio::time::timeout;
 use tower::{Layer, Service, ServiceExt};
 
-use crate::fixture::{Fixture, Pieces, Probe, SEEN, SHORT_TTL, on_servers, request};
+use crate::contract::on_servers;
+use crate::fixture::{Fixture, Pieces, Probe, SEEN, SHORT_TTL, request};
 
 /// Renewed every 333 ms, so that a loss is seen soon.
 fn layer<const N: usize>(fixture: &Fixture<N>) -> MutexLayer {

@@ -19,8 +19,8 @@ use portcullis::{ConcurrencyLimitLayer, Key, MutexLayer};
 use tokio::time::timeout;
 use tower::{Layer, ServiceExt};
 
-use crate::contract::{InMemory, Place};
-use crate::fixture::{Fixture, Log, Pieces, Probe, SEEN, on_servers, request};
+use crate::contract::{InMemory, Place, on_servers};
+use crate::fixture::{Fixture, Log, Pieces, Probe, SEEN, request};
 
 const NO_WAIT: Duration = Duration::ZERO;
 

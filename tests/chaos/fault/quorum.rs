@@ -1,6 +1,5 @@
 //! What is done to the servers of a quorum: as many as it tolerates at a time, and now and then more.
 
-use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -10,9 +9,9 @@ use tokio::time::sleep;
 use super::{Faults, blocking, pause};
 use crate::judge::Loss;
 use crate::now;
-use crate::quorum::{Quorum, SERVERS, Voter};
+use crate::quorum::{Quorum, SERVERS, STEP, Voter};
 use crate::random::Random;
-use crate::support::{FakeClock, Mode};
+use crate::support::Mode;
 use crate::world::World;
 
 /// One who breaks a server at a time, and mends it.
@@ -51,6 +50,35 @@ impl Faults {
             });
         }
     }
+
+    /// Sets clocks ahead and back, and right again. Set ahead one ends leases early, as it does when it
+    /// was behind and is set right.
+    pub(crate) fn step_clocks(&mut self, world: &Arc<World<Quorum>>, seed: u64) {
+        for (number, voter) in world.server.voters.iter().enumerate() {
+            let Some(clock) = voter.clock.clone() else {
+                continue;
+            };
+            let (world, end) = (Arc::clone(world), self.end.clone());
+            let mut random = Random::stream(seed, 10_000_000 + number as u64);
+            self.tasks.spawn(async move {
+                let mut ahead = 0;
+                while ahead != 0 || !end.is_cancelled() {
+                    pause(&end, random.millis(500, 4000)).await;
+                    let seconds = i64::try_from(random.below(2 * STEP + 1)).unwrap_or(0);
+                    let seconds = seconds - i64::try_from(STEP).unwrap_or(0);
+                    let next = if end.is_cancelled() { 0 } else { seconds };
+                    world.note(format!("server {}: {next} s ahead", number + 1));
+                    world.counts.faults.fetch_add(1, Ordering::Relaxed);
+                    let from = now();
+                    clock.set(next);
+                    if next > ahead {
+                        world.lost_data(Loss { from, to: now() });
+                    }
+                    ahead = next;
+                }
+            });
+        }
+    }
 }
 
 /// Breaks as many as it can get, each in its own way.
@@ -81,10 +109,6 @@ async fn server_fault(
     let voter = &world.server.voters[server];
     let note = |what: String| world.note(format!("server {}: {what}", server + 1));
     world.counts.faults.fetch_add(1, Ordering::Relaxed);
-    if let Some(clock) = voter.clock.as_ref().filter(|_| random.chance(25)) {
-        step_clock(world, clock, time, random, note).await;
-        return;
-    }
     match random.below(100) {
         0..20 => {
             note(format!("killed for {time:?}"));
@@ -145,29 +169,4 @@ async fn break_network(voter: &Voter, time: Duration, random: &mut Random, note:
     if mode == Mode::HalfOpen {
         voter.network.cut();
     }
-}
-
-/// Set ahead it ends leases early, as it does when it was behind and is set right.
-async fn step_clock(
-    world: &World<Quorum>,
-    clock: &FakeClock,
-    time: Duration,
-    random: &mut Random,
-    note: impl Fn(String),
-) {
-    const STEPS: Range<u64> = 1..100;
-    let seconds = i64::try_from(STEPS.start + random.below(STEPS.end)).unwrap_or(1);
-    let ahead = if random.chance(50) { seconds } else { -seconds };
-    note(format!("its clock is {ahead} s ahead for {time:?}"));
-    let set = |ahead, loses| {
-        let from = now();
-        clock.set(ahead);
-        if loses {
-            world.lost_data(Loss { from, to: now() });
-        }
-    };
-    set(ahead, ahead > 0);
-    sleep(time).await;
-    set(0, ahead < 0);
-    note("its clock is right".to_owned());
 }
