@@ -2,10 +2,11 @@
 //! or what there is to break in memory; the history is judged afterwards.
 //!
 //! `PORTCULLIS_CHAOS_SEED` chooses the plan and is printed; `PORTCULLIS_CHAOS_SECONDS` is how long
-//! the faults go on (20 by default, a quarter of it in memory), `PORTCULLIS_CHAOS_ACQUISITIONS` how
-//! many there are in the tests that count them (2,000 by default, 10,000 by `scripts/test --chaos`;
-//! ten times as many by a fleet in memory, half of that by one process). A seed fixes what is done
-//! and asked, not how the machine schedules it: a failure may need several runs to come again.
+//! the faults go on (20 by default, half of it on a quorum, a quarter in memory),
+//! `PORTCULLIS_CHAOS_ACQUISITIONS` how many there are in the tests that count them (2,000 by
+//! default, 10,000 by `scripts/test --chaos`; ten times as many by a fleet in memory, half of that
+//! by one process). A seed fixes what is done and asked, not how the machine schedules it: a
+//! failure may need several runs to come again.
 
 mod fault;
 mod home;
@@ -39,6 +40,15 @@ use self::world::{Place, World};
 
 /// How many tasks keep what they get.
 const KEEPERS: usize = 16;
+
+/// How they do, at gates of their own.
+const KEEPING: Habits = Habits {
+    drops: 5,
+    lingers: 40,
+    limits: 10,
+    hold_ms: 20,
+    ..Habits::PLAIN
+};
 
 /// How many problems of one run are worth reading.
 const TOLD: usize = 20;
@@ -137,6 +147,25 @@ async fn unless_stuck<S: Home, T>(world: &World<S>, work: impl Future<Output = T
         output = work => output,
         stuck = watch::stuck(world) => panic!("{stuck}"),
     }
+}
+
+/// Lets a fleet go on under faults for so long, and ends it.
+async fn under_faults<S: Home>(
+    world: &Arc<World<S>>,
+    fleet: &mut Fleet,
+    faults: Faults,
+    seconds: u64,
+) {
+    let faulty = async {
+        tokio::time::sleep(Duration::from_secs(seconds)).await;
+        faults.stop(world).await;
+        // As long again as a fault can have an effect: the fleet recovers by itself, under load. Some
+        // faults set all gates right: what goes wrong without them shows now.
+        tokio::time::sleep(Duration::from_secs(4)).await;
+        world.closing.cancel();
+        fleet.join().await;
+    };
+    unless_stuck(world, faulty).await;
 }
 
 async fn judge<S: Home>(world: &Arc<World<S>>, observer: Option<Observer>, stalls: &Stalls) {
@@ -293,23 +322,11 @@ async fn a_fleet_under_random_faults() {
     };
     let mut fleet = Fleet::start(&world, seed, 60, habits, usize::MAX);
     let keeping = Habits {
-        drops: 5,
-        lingers: 40,
-        limits: 10,
-        hold_ms: 20,
         gates: (shared, KEEPERS / 2),
-        ..Habits::PLAIN
+        ..KEEPING
     };
     fleet.add(&world, seed, 60..60 + KEEPERS, keeping, usize::MAX);
-    let faulty = async {
-        tokio::time::sleep(Duration::from_secs(seconds)).await;
-        faults.stop(&world).await;
-        // As long again as a fault can have an effect: the fleet recovers by itself, under load.
-        tokio::time::sleep(Duration::from_secs(4)).await;
-        world.closing.cancel();
-        fleet.join().await;
-    };
-    unless_stuck(&world, faulty).await;
+    under_faults(&world, &mut fleet, faults, seconds).await;
     judge(&world, Some(observer), &stalls).await;
 }
 
@@ -367,22 +384,11 @@ async fn on_a_quorum(servers: Quorum, seconds: u64) {
     };
     let mut fleet = Fleet::start(&world, seed, 30, habits, usize::MAX);
     let keeping = Habits {
-        drops: 5,
-        lingers: 40,
-        limits: 10,
-        hold_ms: 20,
         gates: (shared, KEEPERS / 4),
-        ..Habits::PLAIN
+        ..KEEPING
     };
     fleet.add(&world, seed, 30..30 + KEEPERS / 2, keeping, usize::MAX);
-    let faulty = async {
-        tokio::time::sleep(Duration::from_secs(seconds)).await;
-        faults.stop(&world).await;
-        tokio::time::sleep(Duration::from_secs(4)).await;
-        world.closing.cancel();
-        fleet.join().await;
-    };
-    unless_stuck(&world, faulty).await;
+    under_faults(&world, &mut fleet, faults, seconds).await;
     judge(&world, None, &stalls).await;
     let granted = world
         .counts
@@ -556,15 +562,6 @@ async fn a_fleet_in_memory_under_random_faults() {
     let waverers = keepers.end..keepers.end + 6 * wavered;
     fleet.add(&world, seed, keepers, keeping, usize::MAX);
     fleet.add(&world, seed, waverers, wavering, usize::MAX);
-    let faulty = async {
-        tokio::time::sleep(Duration::from_secs(seconds)).await;
-        faults.stop(&world).await;
-        // Outages and ends of processes set all gates right: what goes wrong without them shows
-        // now.
-        tokio::time::sleep(Duration::from_secs(4)).await;
-        world.closing.cancel();
-        fleet.join().await;
-    };
-    unless_stuck(&world, faulty).await;
+    under_faults(&world, &mut fleet, faults, seconds).await;
     judge(&world, None, &stalls).await;
 }
