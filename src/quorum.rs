@@ -27,8 +27,11 @@
 //!
 //! No two guards of a lock are held at once, as long as
 //!
-//! - no more servers than are tolerated lose leases before these have ended: by a restart without
-//!   their data, by a failover to a replica, by eviction, by hand, or by a clock that is set forward;
+//! - each lease is kept by a majority of the servers until it has ended. One loses leases before by a
+//!   failover to a replica, by eviction, by hand, by a clock that is set forward, or by a restart without
+//!   its data where there is no quarantine. A lock that is held on all of five servers outlives that of
+//!   two; one that could be had on three alone outlives none until others have filled in, and
+//!   [`held_on`](crate::MutexGuard::held_on) says on how many it is;
 //! - the clocks of all others, and of this machine, run at the same rate, within 1 %;
 //! - no process goes on as a holder after [`is_held`](crate::MutexGuard::is_held) is false or
 //!   [`lost`](crate::MutexGuard::lost) has fired. One that is paused in between, by its garbage

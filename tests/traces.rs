@@ -123,6 +123,13 @@ fn semaphore(handle: &Portcullis) -> Semaphore {
         .expect("in range")
 }
 
+/// A server, and a handle on it as users have it.
+fn start() -> (Server, Portcullis) {
+    let server = Server::start();
+    let handle = Portcullis::builder().url(server.url()).build();
+    (server, handle.expect("valid"))
+}
+
 /// A wait and a hand-over within one handle, so that what depends on waiting is tried.
 async fn wait_once(handle: &Portcullis) {
     let lock = mutex(handle);
@@ -438,11 +445,7 @@ async fn why_there_is_no_connection_is_told_once() {
 #[tokio::test]
 async fn an_outage_is_told_of_at_its_beginning_and_at_its_end() {
     let turn = Turn::take().await;
-    let server = Server::start();
-    let handle = Portcullis::builder()
-        .url(server.url())
-        .build()
-        .expect("valid");
+    let (server, handle) = start();
     // From here on it listens for pushes.
     wait_once(&handle).await;
     for way in ["killed", "frozen"] {
@@ -476,11 +479,7 @@ async fn an_outage_is_told_of_at_its_beginning_and_at_its_end() {
 #[tokio::test]
 async fn a_server_that_stumbles_all_the_time_is_told_of_once() {
     let turn = Turn::take().await;
-    let server = Server::start();
-    let handle = Portcullis::builder()
-        .url(server.url())
-        .build()
-        .expect("valid");
+    let (server, handle) = start();
     let layer = ConcurrencyLimitLayer::new(semaphore(&handle)).on_outage(OnOutage::Allow);
     let layer = layer.max_wait(Duration::ZERO);
     let gated = layer.layer(service_fn(|_: Request<()>| async {
@@ -507,11 +506,7 @@ async fn a_server_that_stumbles_all_the_time_is_told_of_once() {
 #[tokio::test]
 async fn a_healthy_life_gives_no_cause_to_warn() {
     let turn = Turn::take().await;
-    let server = Server::start();
-    let handle = Portcullis::builder()
-        .url(server.url())
-        .build()
-        .expect("valid");
+    let (_server, handle) = start();
     for _ in 0..3 {
         wait_once(&handle).await;
     }
@@ -525,11 +520,7 @@ async fn a_healthy_life_gives_no_cause_to_warn() {
 #[tokio::test]
 async fn what_befalls_the_server_of_a_handle_that_nobody_has_any_more_is_no_cause_to_warn() {
     let turn = Turn::take().await;
-    let server = Server::start();
-    let handle = Portcullis::builder()
-        .url(server.url())
-        .build()
-        .expect("valid");
+    let (server, handle) = start();
     let guard = take(&mutex(&handle)).await;
     drop(handle);
     server.freeze();
@@ -548,11 +539,7 @@ async fn what_befalls_the_server_of_a_handle_that_nobody_has_any_more_is_no_caus
 #[tokio::test]
 async fn a_lost_lease_is_told_with_its_gate_and_fence() {
     let turn = Turn::take().await;
-    let server = Server::start();
-    let handle = Portcullis::builder()
-        .url(server.url())
-        .build()
-        .expect("valid");
+    let (_server, handle) = start();
     let fixed = mutex(&handle)
         .keyed("account-4711")
         .ttl(Duration::from_millis(300));

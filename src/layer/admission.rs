@@ -35,7 +35,7 @@ use super::rate_headers::RateHeaders;
 use super::rejection::{Busy, Cause, Rejection, RejectionKind};
 use super::settings::{HoldUntil, OnLost, OnOutage};
 use crate::backend::{Acquire, Wait};
-use crate::error::LockError;
+use crate::error::{BackendErrorKind, LockError};
 use crate::key::Key;
 use crate::rate_limit::Quotas;
 use crate::time::Instant;
@@ -234,6 +234,15 @@ impl Admission {
         let since = counts.then(|| self.door.now());
         let (entering, key) = Door::enter(own, &self.door, terms);
         let (entering, refused) = match entering {
+            // Nobody was asked: it is the limit that can't be kept there.
+            Entering::Lease(Acquire::Ready(Err(LockError::Backend(error))))
+                if limit.is_some() && error.kind() == BackendErrorKind::Unsupported =>
+            {
+                return Err(Cause::SetUp(
+                    "`demand` gives a limit of which a quorum of so few servers tolerates no \
+                     failure; give a smaller one, or take more servers",
+                ));
+            }
             Entering::Lease(Acquire::Ready(Err(error))) => {
                 (Entering::Lease(Acquire::Ended), Some(error))
             }

@@ -150,22 +150,31 @@ pub(crate) async fn until_waiting<G: Gate>(gate: &G, count: u64) {
 
 /// Goes in and out once, and writes it down.
 pub(crate) async fn visit<G: Gate>(gate: &G, history: &History) {
+    let work = tokio::task::yield_now();
+    let guard = note(history, 1, gate.enter(), work).await;
+    let answer = guard.expect("its turn comes").give_back().await;
+    assert_eq!(answer.expect("the backend answers"), Release::Released);
+}
+
+/// Enters, and writes down what is held for as long as the work takes. It is still held then.
+pub(crate) async fn note<G: Guard>(
+    history: &History,
+    weight: u32,
+    entering: impl Future<Output = Result<G, LockError>>,
+    work: impl Future,
+) -> Result<G, LockError> {
     let asked = History::now();
-    let guard = gate.enter().await.expect("its turn comes");
+    let guard = entering.await?;
     let acquired = History::now();
-    tokio::task::yield_now().await;
-    let ended = History::now();
+    work.await;
     history.held(Hold {
         asked,
         acquired,
-        ended,
+        ended: History::now(),
         fence: guard.fence(),
-        weight: 1,
+        weight,
     });
-    assert_eq!(
-        guard.give_back().await.expect("the backend answers"),
-        Release::Released
-    );
+    Ok(guard)
 }
 
 /// Waits until all tasks are done, none of which may panic.

@@ -40,59 +40,103 @@ macro_rules! sentences {
     )*};
 }
 
-/// Every sentence that holds everywhere, for one kind of rig, and with an attribute for all. One that is left out here is dead
-/// code, which the compiler tells.
+/// What holds of locks wherever they live, with more of it: for one kind of rig, and with an attribute for all.
+macro_rules! locks {
+    ($only:tt $rig:ty; $($mutex:ident,)*; $($lease:ident,)*) => {
+        sentences! { $only $rig;
+            mutex {
+                two_handles_exclude_each_other,
+                waiters_of_two_handles_are_served_in_the_order_they_came,
+                a_release_hands_over_promptly_however_long_the_ttl,
+                a_try_is_refused_with_when_to_retry_and_how_many_wait,
+                a_wait_ends_at_max_wait,
+                a_max_wait_of_zero_is_a_try,
+                as_many_wait_as_may_and_the_next_is_refused,
+                where_nobody_may_wait_a_free_lock_is_still_taken,
+                a_dropped_waiter_gives_its_place_up,
+                the_same_task_does_not_get_a_lock_twice,
+                a_guard_that_is_dropped_and_one_that_is_released_free_the_lock_alike,
+                fencing_tokens_rise_from_holder_to_holder,
+                two_tasks_play_ping_pong_without_a_lost_wake_up,
+                $($mutex,)*
+            }
+            lease {
+                a_renewed_lease_outlives_its_ttl,
+                a_lease_with_max_hold_is_lost_at_its_end,
+                a_fixed_lease_is_lost_after_its_ttl,
+                an_expired_holder_can_not_release_its_successor,
+                while_held_gives_the_work_or_the_reason,
+                a_lost_lease_is_never_held_again,
+                a_released_lease_is_never_reported_lost,
+                a_waiter_outlasts_any_number_of_its_holders_ttls,
+                a_lease_after_a_long_wait_is_a_whole_one,
+                a_blocked_worker_delays_no_renewal,
+                releases_at_once_leave_nothing_to_renew,
+                $($lease,)*
+            }
+            names {
+                keys_kinds_names_and_prefixes_do_not_meet,
+                any_text_is_a_name_and_distinct_texts_are_distinct_locks,
+            }
+            drop_without_runtime {
+                on_a_plain_thread,
+                after_the_runtime_has_ended,
+                while_unwinding,
+                as_a_current_thread_runtime_shuts_down,
+                in_a_local_set,
+                in_a_blocking_task,
+                after_the_handle_is_gone,
+                one_handle_serves_several_runtimes_one_after_another,
+            }
+        }
+    };
+}
+
+/// The same of permits.
+macro_rules! permits {
+    ($only:tt $rig:ty; $($semaphore:ident,)*) => {
+        sentences! { $only $rig;
+            semaphore {
+                no_more_than_the_limit_are_inside,
+                a_fresh_one_is_full_and_a_second_handle_finds_none_free,
+                a_large_request_is_not_passed_by_small_ones_behind_it,
+                permits_that_come_back_at_once_serve_all_whom_they_suffice,
+                a_stream_of_small_requests_does_not_starve_a_large_one,
+                what_never_fits_is_refused_at_once,
+                weights_are_conserved,
+                a_try_does_not_overtake_a_waiter,
+                an_expired_permit_that_is_released_adds_no_capacity,
+                permits_end_one_by_one,
+                $($semaphore,)*
+            }
+            shutdown {
+                newcomers_and_waiters_are_refused_at_once_and_guards_live_on,
+                guards_that_end_in_time_are_counted_as_released,
+                guards_that_stay_are_lost_at_the_deadline,
+                a_second_shutdown_is_harmless,
+                the_successor_acquires_promptly,
+                what_was_dropped_at_the_last_moment_is_delivered,
+            }
+        }
+    };
+}
+
+/// Every sentence that holds everywhere but on a quorum. One that is left out here is dead code, which the compiler tells.
 macro_rules! behaviors {
     ($place:ident, $rig:ty) => {
         behaviors!($place, $rig, [cfg(test)]);
     };
     ($place:ident, $rig:ty, $only:tt) => {
         mod $place {
+            locks! { $only $rig;
+                five_thousand_tasks_are_served_with_the_defaults,;
+                busy_permits_with_short_ttls_are_not_lost_while_they_are_released,
+            }
+            permits! { $only $rig;
+                each_request_is_judged_by_its_own_limit,
+                a_newcomer_with_a_larger_limit_does_not_pass_a_waiter_with_a_smaller_one,
+            }
             sentences! { $only $rig;
-                mutex {
-                    two_handles_exclude_each_other,
-                    waiters_of_two_handles_are_served_in_the_order_they_came,
-                    a_release_hands_over_promptly_however_long_the_ttl,
-                    a_try_is_refused_with_when_to_retry_and_how_many_wait,
-                    a_wait_ends_at_max_wait,
-                    a_max_wait_of_zero_is_a_try,
-                    as_many_wait_as_may_and_the_next_is_refused,
-                    where_nobody_may_wait_a_free_lock_is_still_taken,
-                    a_dropped_waiter_gives_its_place_up,
-                    the_same_task_does_not_get_a_lock_twice,
-                    a_guard_that_is_dropped_and_one_that_is_released_free_the_lock_alike,
-                    fencing_tokens_rise_from_holder_to_holder,
-                    five_thousand_tasks_are_served_with_the_defaults,
-                    two_tasks_play_ping_pong_without_a_lost_wake_up,
-                }
-                semaphore {
-                    no_more_than_the_limit_are_inside,
-                    a_fresh_one_is_full_and_a_second_handle_finds_none_free,
-                    a_large_request_is_not_passed_by_small_ones_behind_it,
-                    permits_that_come_back_at_once_serve_all_whom_they_suffice,
-                    a_stream_of_small_requests_does_not_starve_a_large_one,
-                    what_never_fits_is_refused_at_once,
-                    weights_are_conserved,
-                    a_try_does_not_overtake_a_waiter,
-                    each_request_is_judged_by_its_own_limit,
-                    a_newcomer_with_a_larger_limit_does_not_pass_a_waiter_with_a_smaller_one,
-                    an_expired_permit_that_is_released_adds_no_capacity,
-                    permits_end_one_by_one,
-                }
-                lease {
-                    a_renewed_lease_outlives_its_ttl,
-                    a_lease_with_max_hold_is_lost_at_its_end,
-                    a_fixed_lease_is_lost_after_its_ttl,
-                    an_expired_holder_can_not_release_its_successor,
-                    while_held_gives_the_work_or_the_reason,
-                    a_lost_lease_is_never_held_again,
-                    a_released_lease_is_never_reported_lost,
-                    a_waiter_outlasts_any_number_of_its_holders_ttls,
-                    a_lease_after_a_long_wait_is_a_whole_one,
-                    a_blocked_worker_delays_no_renewal,
-                    releases_at_once_leave_nothing_to_renew,
-                    busy_permits_with_short_ttls_are_not_lost_while_they_are_released,
-                }
                 delay {
                     a_lease_that_was_not_given_back_keeps_others_out_for_its_delay,
                     a_release_frees_at_once_however_long_the_delay,
@@ -102,10 +146,6 @@ macro_rules! behaviors {
                     a_guard_that_outlives_a_shutdown_is_delayed,
                     each_holder_has_its_own_delay,
                     a_delay_is_of_a_minute_at_most,
-                }
-                names {
-                    keys_kinds_names_and_prefixes_do_not_meet,
-                    any_text_is_a_name_and_distinct_texts_are_distinct_locks,
                 }
                 rate_limit {
                     a_burst_is_admitted_and_what_exceeds_it_is_told_when,
@@ -126,24 +166,6 @@ macro_rules! behaviors {
                     a_handle_that_shuts_down_admits_nobody,
                     a_handle_that_shuts_down_lets_nobody_sleep_on_and_gives_turns_back,
                 }
-                shutdown {
-                    newcomers_and_waiters_are_refused_at_once_and_guards_live_on,
-                    guards_that_end_in_time_are_counted_as_released,
-                    guards_that_stay_are_lost_at_the_deadline,
-                    a_second_shutdown_is_harmless,
-                    the_successor_acquires_promptly,
-                    what_was_dropped_at_the_last_moment_is_delivered,
-                }
-                drop_without_runtime {
-                    on_a_plain_thread,
-                    after_the_runtime_has_ended,
-                    while_unwinding,
-                    as_a_current_thread_runtime_shuts_down,
-                    in_a_local_set,
-                    in_a_blocking_task,
-                    after_the_handle_is_gone,
-                    one_handle_serves_several_runtimes_one_after_another,
-                }
             }
         }
     };
@@ -157,75 +179,11 @@ macro_rules! behaviors {
 /// many servers and two more; and thousands at once in one process, whose requests alone take longer
 /// than the 50 ms that each server has.
 mod on_a_quorum {
-    sentences! { [cfg(test)] crate::rig::QuorumRig<3>;
-        mutex {
-            two_handles_exclude_each_other,
-            waiters_of_two_handles_are_served_in_the_order_they_came,
-            a_release_hands_over_promptly_however_long_the_ttl,
-            a_try_is_refused_with_when_to_retry_and_how_many_wait,
-            a_wait_ends_at_max_wait,
-            a_max_wait_of_zero_is_a_try,
-            as_many_wait_as_may_and_the_next_is_refused,
-            where_nobody_may_wait_a_free_lock_is_still_taken,
-            a_dropped_waiter_gives_its_place_up,
-            the_same_task_does_not_get_a_lock_twice,
-            a_guard_that_is_dropped_and_one_that_is_released_free_the_lock_alike,
-            fencing_tokens_rise_from_holder_to_holder,
-            two_tasks_play_ping_pong_without_a_lost_wake_up,
-        }
-        lease {
-            a_renewed_lease_outlives_its_ttl,
-            a_lease_with_max_hold_is_lost_at_its_end,
-            a_fixed_lease_is_lost_after_its_ttl,
-            an_expired_holder_can_not_release_its_successor,
-            while_held_gives_the_work_or_the_reason,
-            a_lost_lease_is_never_held_again,
-            a_released_lease_is_never_reported_lost,
-            a_waiter_outlasts_any_number_of_its_holders_ttls,
-            a_lease_after_a_long_wait_is_a_whole_one,
-            a_blocked_worker_delays_no_renewal,
-            releases_at_once_leave_nothing_to_renew,
-        }
-        names {
-            keys_kinds_names_and_prefixes_do_not_meet,
-            any_text_is_a_name_and_distinct_texts_are_distinct_locks,
-        }
-        drop_without_runtime {
-            on_a_plain_thread,
-            after_the_runtime_has_ended,
-            while_unwinding,
-            as_a_current_thread_runtime_shuts_down,
-            in_a_local_set,
-            in_a_blocking_task,
-            after_the_handle_is_gone,
-            one_handle_serves_several_runtimes_one_after_another,
-        }
-    }
+    locks! { [cfg(test)] crate::rig::QuorumRig<3>; ; }
 }
 
 mod on_a_quorum_of_seven {
-    sentences! { [cfg(test)] crate::rig::QuorumRig<7>;
-        semaphore {
-            no_more_than_the_limit_are_inside,
-            a_fresh_one_is_full_and_a_second_handle_finds_none_free,
-            a_large_request_is_not_passed_by_small_ones_behind_it,
-            permits_that_come_back_at_once_serve_all_whom_they_suffice,
-            a_stream_of_small_requests_does_not_starve_a_large_one,
-            what_never_fits_is_refused_at_once,
-            weights_are_conserved,
-            a_try_does_not_overtake_a_waiter,
-            an_expired_permit_that_is_released_adds_no_capacity,
-            permits_end_one_by_one,
-        }
-        shutdown {
-            newcomers_and_waiters_are_refused_at_once_and_guards_live_on,
-            guards_that_end_in_time_are_counted_as_released,
-            guards_that_stay_are_lost_at_the_deadline,
-            a_second_shutdown_is_harmless,
-            the_successor_acquires_promptly,
-            what_was_dropped_at_the_last_moment_is_delivered,
-        }
-    }
+    permits! { [cfg(test)] crate::rig::QuorumRig<7>; }
 }
 
 behaviors!(on_a_server, crate::rig::ServerRig);

@@ -176,17 +176,7 @@ impl<const N: usize> Rig for QuorumRig<N> {
 
     async fn settled(&self) {
         for server in &self.servers {
-            let mut connection = server.connection();
-            let mut left = Vec::new();
-            wait_for("nothing is left", LIMIT, async || {
-                let now = leftovers(&mut connection);
-                if now != left {
-                    left = now;
-                    eprintln!("left: {left:#?}");
-                }
-                left.is_empty()
-            })
-            .await;
+            until_nothing_is_left(server).await;
         }
     }
 }

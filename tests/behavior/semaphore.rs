@@ -8,12 +8,12 @@ use portcullis::{
 use tokio::task::{JoinHandle, JoinSet};
 
 use crate::common::{
-    LIMIT, LONG, PROMPT, all_done, give_back, promptly, queue, refusal, served, take,
+    LIMIT, LONG, PROMPT, all_done, give_back, note, promptly, queue, refusal, served, take,
     until_waiting, visit, waiting, within,
 };
 use crate::rig::Rig;
 use crate::support::history::{cap_kept, fences_rise};
-use crate::support::{History, Hold, wait_for};
+use crate::support::{History, wait_for};
 
 fn semaphore(handle: &Portcullis, limit: u32) -> Semaphore {
     let semaphore = handle.semaphore("reports", limit).expect("in range");
@@ -167,22 +167,9 @@ pub(crate) async fn weights_are_conserved<R: Rig>() {
             tasks.spawn(async move {
                 for turn in 0..15 {
                     let weight = 1 + (task + 3 * turn + number as u32) % LIMIT_OF_PERMITS;
-                    let asked = History::now();
-                    let permit = semaphore
-                        .acquire_many(weight)
-                        .await
-                        .expect("its turn comes");
-                    let acquired = History::now();
-                    tokio::task::yield_now().await;
-                    let ended = History::now();
-                    let fence = permit.fencing_token().get();
-                    history.held(Hold {
-                        asked,
-                        acquired,
-                        ended,
-                        fence,
-                        weight,
-                    });
+                    let entering = semaphore.acquire_many(weight);
+                    let permit = note(&history, weight, entering, tokio::task::yield_now()).await;
+                    drop(permit.expect("its turn comes"));
                 }
             });
         }

@@ -1,7 +1,8 @@
 //! What is done to the system: to one process' network, to the server, to the channels, to a key;
-//! and to gates in memory.
+//! to the servers of a quorum, and to gates in memory.
 
 mod memory;
+mod quorum;
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -12,7 +13,7 @@ use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
-use crate::home::{Home, PREFIX};
+use crate::home::{Home, Links, PREFIX, Remote};
 use crate::judge::{Loss, Silence, Taken};
 use crate::now;
 use crate::random::Random;
@@ -49,7 +50,7 @@ impl Faults {
     }
 
     /// Crashes a process about every `period`.
-    pub(crate) fn crash(&mut self, world: &Arc<World>, seed: u64, period: Duration) {
+    pub(crate) fn crash<S: Remote>(&mut self, world: &Arc<World<S>>, seed: u64, period: Duration) {
         let (world, end) = (Arc::clone(world), self.end.clone());
         let mut random = Random::stream(seed, 2_000_000);
         self.tasks.spawn(async move {
@@ -65,7 +66,12 @@ impl Faults {
     }
 
     /// Breaks the network of the process in `slot`, again and again in one of many ways.
-    pub(crate) fn break_network(&mut self, world: &Arc<World>, seed: u64, slot: usize) {
+    pub(crate) fn break_network<S: Remote>(
+        &mut self,
+        world: &Arc<World<S>>,
+        seed: u64,
+        slot: usize,
+    ) {
         let (world, end) = (Arc::clone(world), self.end.clone());
         let mut random = Random::stream(seed, 3_000_000 + slot as u64);
         self.tasks.spawn(async move {
@@ -166,13 +172,17 @@ async fn ask(
     answer.ok()
 }
 
-async fn network_fault(world: &World, slot: usize, random: &mut Random) {
+async fn network_fault<S: Remote>(world: &World<S>, slot: usize, random: &mut Random) {
     let process = world.process(slot);
+    let links = S::some_links(&process.proxy, random);
+    let count = links.count();
+    // What still works suffices for no renewal.
+    let cut_off = S::links(&process.proxy).len() - count < S::NEEDED;
     let time = random.part(process.timeout, 20, 200);
     world.counts.faults.fetch_add(1, Ordering::Relaxed);
     let (name, mode, silent) = match random.below(11) {
         0 => {
-            process.proxy.cut();
+            links.cut();
             world.note(format!("process {}: cut once", process.number));
             return;
         }
@@ -190,13 +200,13 @@ async fn network_fault(world: &World, slot: usize, random: &mut Random) {
         8 => {
             let late = random.part(process.timeout, 5, 150);
             world.note(format!("process {}: overtaken by {late:?}", process.number));
-            process.proxy.set_commands(Mode::Flows {
+            links.set_commands(Mode::Flows {
                 requests: Flow::Delay(late),
                 replies: Flow::Pass,
             });
             sleep(random.part(process.timeout, 5, 60)).await;
-            process.proxy.part();
-            process.proxy.set_commands(Mode::Pass);
+            links.part();
+            links.set_commands(Mode::Pass);
             return;
         }
         9 => (
@@ -205,7 +215,7 @@ async fn network_fault(world: &World, slot: usize, random: &mut Random) {
             false,
         ),
         _ => {
-            subscriber_fault(world, slot, random).await;
+            subscriber_fault(world, process.number, &links, random).await;
             return;
         }
     };
@@ -221,13 +231,16 @@ async fn network_fault(world: &World, slot: usize, random: &mut Random) {
     } else {
         time
     };
-    world.note(format!("process {}: {name} for {time:?}", process.number));
-    process.proxy.set(mode);
+    world.note(format!(
+        "process {}: {name} for {time:?} on {count} links",
+        process.number
+    ));
+    links.set(mode);
     let from = now();
     sleep(time).await;
     let to = now();
-    process.proxy.set(Mode::Pass);
-    if silent {
+    links.set(Mode::Pass);
+    if silent && cut_off {
         world.silence(Silence {
             process: Some(process.number),
             from,
@@ -236,13 +249,17 @@ async fn network_fault(world: &World, slot: usize, random: &mut Random) {
     }
     // A half-open connection stays silent until it is cut.
     if mode == Mode::HalfOpen && random.chance(50) {
-        process.proxy.cut();
+        links.cut();
     }
 }
 
 /// Pushes that are late, lost, or late and in a heap, while commands get through.
-async fn subscriber_fault(world: &World, slot: usize, random: &mut Random) {
-    let process = world.process(slot);
+async fn subscriber_fault<S: Remote>(
+    world: &World<S>,
+    process: usize,
+    links: &Links<'_>,
+    random: &mut Random,
+) {
     let (name, mode) = match random.below(3) {
         0 => ("late", Mode::Delay(random.millis(50, 1500))),
         1 => (
@@ -256,12 +273,12 @@ async fn subscriber_fault(world: &World, slot: usize, random: &mut Random) {
     };
     let time = random.millis(200, 3000);
     world.note(format!(
-        "process {}: pushes {name} for {time:?}",
-        process.number
+        "process {process}: pushes {name} for {time:?} on {} links",
+        links.count()
     ));
-    process.proxy.set_subscribers(mode);
+    links.set_subscribers(mode);
     sleep(time).await;
-    process.proxy.set_subscribers(Mode::Pass);
+    links.set_subscribers(Mode::Pass);
 }
 
 async fn server_fault(world: &Arc<World>, random: &mut Random) {

@@ -1,4 +1,5 @@
-//! Where the gates of a run live: on a server behind faulty networks, or in this process' memory.
+//! Where the gates of a run live: on a server or a quorum behind faulty networks, or in this process'
+//! memory.
 
 use std::fmt::{Debug, Write as _};
 use std::future::Future;
@@ -9,6 +10,7 @@ use portcullis::Portcullis;
 use portcullis::test_util::MemoryServer;
 use redis::Value;
 
+use crate::random::Random;
 use crate::support::{Mode, Proxy, Server};
 use crate::world::World;
 
@@ -28,6 +30,9 @@ pub(crate) trait Home: Debug + Send + Sync + Sized + 'static {
     /// be judged then.
     const EXACT: bool;
 
+    /// Whether there is one queue, whose order is the order of grants and of fences.
+    const ORDERED: bool;
+
     /// For how long beyond a lease a gate may stand still though nothing is broken any more.
     const RECOVERY: Duration;
 
@@ -40,14 +45,81 @@ pub(crate) trait Home: Debug + Send + Sync + Sized + 'static {
     /// All that is known of holders and waiters.
     fn dump(&self) -> impl Future<Output = String>;
 
+    /// How much longer than that their keys may stay: as far as clocks are set back.
+    fn kept_longer(&self) -> Duration {
+        Duration::ZERO
+    }
+
     /// Looks for what should not be left of the gates in whose keys `name` occurs.
     fn leftovers(&self, name: &str) -> impl Future<Output = Result<(), String>>;
+}
+
+/// A place that is reached by networks.
+pub(crate) trait Remote: Home {
+    /// How many links to it have to work so that anything is granted or renewed.
+    const NEEDED: usize;
+
+    /// The links of one process.
+    fn links(proxy: &Self::Proxy) -> &[Proxy];
+
+    /// Any of them.
+    fn some_links<'a>(proxy: &'a Self::Proxy, random: &mut Random) -> Links<'a> {
+        let all = Self::links(proxy);
+        if all.len() == 1 {
+            // Nothing is drawn, so that the plans stay.
+            return Links(all.iter().collect());
+        }
+        let most = all.len() as u64;
+        let (first, count) = (random.below(most), 1 + random.below(most));
+        let chosen = (first..first + count).map(|link| &all[(link % most) as usize]);
+        Links(chosen.collect())
+    }
+}
+
+/// Links that break together.
+#[derive(Debug)]
+pub(crate) struct Links<'a>(Vec<&'a Proxy>);
+
+impl Links<'_> {
+    pub(crate) fn count(&self) -> usize {
+        self.0.len()
+    }
+
+    pub(crate) fn set(&self, mode: Mode) {
+        self.0.iter().for_each(|link| link.set(mode));
+    }
+
+    pub(crate) fn set_commands(&self, mode: Mode) {
+        self.0.iter().for_each(|link| link.set_commands(mode));
+    }
+
+    pub(crate) fn set_subscribers(&self, mode: Mode) {
+        self.0.iter().for_each(|link| link.set_subscribers(mode));
+    }
+
+    pub(crate) fn cut(&self) {
+        self.0.iter().for_each(|link| link.cut());
+    }
+
+    pub(crate) fn part(&self) {
+        self.0.iter().for_each(|link| link.part());
+    }
+}
+
+impl Remote for Server {
+    const NEEDED: usize = 1;
+
+    fn links(proxy: &Proxy) -> &[Proxy] {
+        std::slice::from_ref(proxy)
+    }
 }
 
 impl Home for Server {
     type Proxy = Proxy;
 
     const EXACT: bool = false;
+
+    const ORDERED: bool = true;
 
     const RECOVERY: Duration = CLAIM
         .saturating_add(BEAT)
@@ -100,47 +172,50 @@ impl Home for Server {
     }
 
     async fn leftovers(&self, name: &str) -> Result<(), String> {
-        let ask = async |words: &[&str]| self.command(words).await;
-        for key in self
-            .keys_with("")
-            .await
-            .into_iter()
-            .filter(|key| key.contains(name))
-        {
-            let left: i64 = redis::from_redis_value(ask(&["PTTL", &key]).await).unwrap_or(-1);
-            if left == -2 {
-                continue;
-            }
-            if !(0..=KEPT_MS).contains(&left) {
-                return Err(format!("{key} for {left} ms"));
-            }
-            if key.ends_with(":roster") || key.ends_with(":clock") {
-                continue;
-            }
-            let kind: String =
-                redis::from_redis_value(ask(&["TYPE", &key]).await).unwrap_or_default();
-            if kind == "none" {
-                continue;
-            }
-            // Only the counters of a gate may stay.
-            let fields: Vec<String> = match kind.as_str() {
-                "hash" => redis::from_redis_value(ask(&["HKEYS", &key]).await).unwrap_or_default(),
-                _ => vec![format!("a {kind}")],
-            };
-            if let Some(field) = fields
-                .iter()
-                .find(|field| !["S", "L", "K"].contains(&field.as_str()))
-            {
-                let all = if kind == "hash" {
-                    ask(&["HGETALL", &key]).await
-                } else {
-                    Value::Nil
-                };
-                return Err(format!("{key}: {field}\n{all:?}"));
-            }
-        }
-        Ok(())
+        leftovers_on(self, name, Duration::ZERO).await
     }
+}
+
+/// Looks for them on one server, where keys may stay so much longer.
+pub(crate) async fn leftovers_on(
+    server: &Server,
+    name: &str,
+    longer: Duration,
+) -> Result<(), String> {
+    let kept = KEPT_MS + i64::try_from(longer.as_millis()).unwrap_or(0);
+    let ask = async |words: &[&str]| server.command(words).await;
+    let keys = server.keys_with("").await.into_iter();
+    for key in keys.filter(|key| key.contains(name)) {
+        let left: i64 = redis::from_redis_value(ask(&["PTTL", &key]).await).unwrap_or(-1);
+        if left == -2 {
+            continue;
+        }
+        if !(0..=kept).contains(&left) {
+            return Err(format!("{key} for {left} ms"));
+        }
+        if key.ends_with(":roster") || key.ends_with(":clock") {
+            continue;
+        }
+        let kind: String = redis::from_redis_value(ask(&["TYPE", &key]).await).unwrap_or_default();
+        if kind == "none" {
+            continue;
+        }
+        // Only the counters of a gate may stay.
+        let fields: Vec<String> = match kind.as_str() {
+            "hash" => redis::from_redis_value(ask(&["HKEYS", &key]).await).unwrap_or_default(),
+            _ => vec![format!("a {kind}")],
+        };
+        let mut stray = fields.iter().filter(|field| *field != "S" && *field != "L");
+        if let Some(field) = stray.next() {
+            let all = if kind == "hash" {
+                ask(&["HGETALL", &key]).await
+            } else {
+                Value::Nil
+            };
+            return Err(format!("{key}: {field}\n{all:?}"));
+        }
+    }
+    Ok(())
 }
 
 /// There is no network to break, and nothing on its way.
@@ -148,6 +223,8 @@ impl Home for MemoryServer {
     type Proxy = ();
 
     const EXACT: bool = true;
+
+    const ORDERED: bool = true;
 
     /// A hand-off takes no time: this is what a busy machine may take.
     const RECOVERY: Duration = Duration::from_secs(5);

@@ -8,7 +8,7 @@ use portcullis::LeaseMode;
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
-use crate::home::Home;
+use crate::home::Remote;
 use crate::random::Random;
 use crate::support::{Flow, Mode, wait_for};
 use crate::watch;
@@ -19,7 +19,12 @@ const TTL: Duration = Duration::from_secs(30);
 
 /// One round: a few gates, each wanted several times, all given up within `process`' command
 /// time-out, while a fault lasts.
-pub(crate) async fn round(world: &Arc<World>, slot: usize, number: usize, random: &mut Random) {
+pub(crate) async fn round<S: Remote>(
+    world: &Arc<World<S>>,
+    slot: usize,
+    number: usize,
+    random: &mut Random,
+) {
     let process = world.process(slot);
     let places: Vec<Place> = (0..6)
         .map(|gate| {
@@ -68,7 +73,7 @@ pub(crate) async fn round(world: &Arc<World>, slot: usize, number: usize, random
     }
 }
 
-async fn give_up(process: Arc<Process>, place: Place, after: Duration, waits: bool) {
+async fn give_up<S: Remote>(process: Arc<Process<S>>, place: Place, after: Duration, waits: bool) {
     let max_wait = (!waits).then_some(TTL);
     let ask = Ask {
         weight: place.cap,
@@ -86,8 +91,8 @@ async fn give_up(process: Arc<Process>, place: Place, after: Duration, waits: bo
 }
 
 /// Breaks the network once while acquisitions begin, and heals it.
-async fn break_once(process: &Process, random: &mut Random) -> String {
-    let proxy = &process.proxy;
+async fn break_once<S: Remote>(process: &Process<S>, random: &mut Random) -> String {
+    let links = S::some_links(&process.proxy, random);
     let late = random.part(process.timeout, 20, 99);
     match random.below(6) {
         0..3 => {
@@ -98,30 +103,30 @@ async fn break_once(process: &Process, random: &mut Random) -> String {
             } else {
                 late
             };
-            proxy.set_commands(Mode::Flows {
+            links.set_commands(Mode::Flows {
                 requests: Flow::Delay(late),
                 replies: Flow::Pass,
             });
             sleep(random.part(process.timeout, 5, 40)).await;
-            proxy.part();
-            proxy.set_commands(Mode::Pass);
+            links.part();
+            links.set_commands(Mode::Pass);
             format!("overtaken by {late:?}")
         }
         3 => {
-            proxy.set_commands(Mode::EatReplies);
+            links.set_commands(Mode::EatReplies);
             sleep(late).await;
-            proxy.set_commands(Mode::Pass);
+            links.set_commands(Mode::Pass);
             format!("replies eaten for {late:?}")
         }
         4 => {
-            proxy.set_commands(Mode::HoldRequests);
+            links.set_commands(Mode::HoldRequests);
             sleep(late).await;
-            proxy.set_commands(Mode::Pass);
+            links.set_commands(Mode::Pass);
             format!("requests held for {late:?}")
         }
         _ => {
             sleep(random.part(process.timeout, 0, 40)).await;
-            proxy.cut();
+            links.cut();
             "cut".to_owned()
         }
     }

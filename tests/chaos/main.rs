@@ -2,15 +2,17 @@
 //! or what there is to break in memory; the history is judged afterwards.
 //!
 //! `PORTCULLIS_CHAOS_SEED` chooses the plan and is printed; `PORTCULLIS_CHAOS_SECONDS` is how long
-//! the faults go on (20 by default, a quarter of it in memory), `PORTCULLIS_CHAOS_ACQUISITIONS` how
-//! many there are in the tests that count them (2,000 by default, 10,000 by `scripts/test --chaos`;
-//! ten times as many by a fleet in memory, half of that by one process). A seed fixes what is done
-//! and asked, not how the machine schedules it: a failure may need several runs to come again.
+//! the faults go on (20 by default, half of it on a quorum, a quarter in memory),
+//! `PORTCULLIS_CHAOS_ACQUISITIONS` how many there are in the tests that count them (2,000 by
+//! default, 10,000 by `scripts/test --chaos`; ten times as many by a fleet in memory, half of that
+//! by one process). A seed fixes what is done and asked, not how the machine schedules it: a
+//! failure may need several runs to come again.
 
 mod fault;
 mod home;
 mod judge;
 mod leftover;
+mod quorum;
 mod random;
 mod soak;
 #[path = "../support/mod.rs"]
@@ -27,7 +29,8 @@ use std::time::{Duration, Instant};
 use portcullis::test_util::MemoryServer;
 
 use self::fault::Faults;
-use self::home::Home;
+use self::home::{Home, Remote};
+use self::quorum::Quorum;
 use self::random::Random;
 use self::support::Server;
 use self::task::Habits;
@@ -37,6 +40,15 @@ use self::world::{Place, World};
 
 /// How many tasks keep what they get.
 const KEEPERS: usize = 16;
+
+/// How they do, at gates of their own.
+const KEEPING: Habits = Habits {
+    drops: 5,
+    lingers: 40,
+    limits: 10,
+    hold_ms: 20,
+    ..Habits::PLAIN
+};
 
 /// How many problems of one run are worth reading.
 const TOLD: usize = 20;
@@ -137,6 +149,25 @@ async fn unless_stuck<S: Home, T>(world: &World<S>, work: impl Future<Output = T
     }
 }
 
+/// Lets a fleet go on under faults for so long, and ends it.
+async fn under_faults<S: Home>(
+    world: &Arc<World<S>>,
+    fleet: &mut Fleet,
+    faults: Faults,
+    seconds: u64,
+) {
+    let faulty = async {
+        tokio::time::sleep(Duration::from_secs(seconds)).await;
+        faults.stop(world).await;
+        // As long again as a fault can have an effect: the fleet recovers by itself, under load. Some
+        // faults set all gates right: what goes wrong without them shows now.
+        tokio::time::sleep(Duration::from_secs(4)).await;
+        world.closing.cancel();
+        fleet.join().await;
+    };
+    unless_stuck(world, faulty).await;
+}
+
 async fn judge<S: Home>(world: &Arc<World<S>>, observer: Option<Observer>, stalls: &Stalls) {
     let begun = Instant::now();
     let left = unless_stuck(world, watch::nothing_is_left(world)).await;
@@ -197,10 +228,21 @@ async fn acquisitions_by_a_fleet_that_drops_and_crashes_and_loses_its_subscripti
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_is_given_up_leaves_nothing_though_requests_overtake_each_other() {
+    give_up_in_rounds(Server::start(), number("PORTCULLIS_CHAOS_SECONDS", 20) / 2).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_given_up_leaves_nothing_on_any_server_of_a_quorum() {
+    let seconds = number("PORTCULLIS_CHAOS_SECONDS", 20).div_ceil(4);
+    let servers = Quorum::start(None).without_quarantine();
+    give_up_in_rounds(servers, seconds).await;
+}
+
+async fn give_up_in_rounds<S: Remote>(server: S, seconds: u64) {
     listen();
     let seed = seed();
-    let end = Instant::now() + Duration::from_secs(number("PORTCULLIS_CHAOS_SECONDS", 20) / 2);
-    let world = World::start(Server::start(), seed, Vec::new(), 3, (150, 400));
+    let end = Instant::now() + Duration::from_secs(seconds);
+    let world = World::start(server, seed, Vec::new(), 3, (150, 400));
     let world = Arc::new(world);
     let rounds = (0..3).map(async |slot| {
         let mut random = Random::stream(seed, slot as u64);
@@ -280,24 +322,79 @@ async fn a_fleet_under_random_faults() {
     };
     let mut fleet = Fleet::start(&world, seed, 60, habits, usize::MAX);
     let keeping = Habits {
-        drops: 5,
-        lingers: 40,
-        limits: 10,
-        hold_ms: 20,
         gates: (shared, KEEPERS / 2),
-        ..Habits::PLAIN
+        ..KEEPING
     };
     fleet.add(&world, seed, 60..60 + KEEPERS, keeping, usize::MAX);
-    let faulty = async {
-        tokio::time::sleep(Duration::from_secs(seconds)).await;
-        faults.stop(&world).await;
-        // As long again as a fault can have an effect: the fleet recovers by itself, under load.
-        tokio::time::sleep(Duration::from_secs(4)).await;
-        world.closing.cancel();
-        fleet.join().await;
-    };
-    unless_stuck(&world, faulty).await;
+    under_faults(&world, &mut fleet, faults, seconds).await;
     judge(&world, Some(observer), &stalls).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_fleet_on_a_quorum_under_random_faults() {
+    let seconds = number("PORTCULLIS_CHAOS_SECONDS", 20).div_ceil(2);
+    on_a_quorum(Quorum::start(None), seconds).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "sets clocks by libfaketime: `scripts/test --chaos SEED`"]
+async fn a_fleet_on_a_quorum_of_which_a_clock_steps_too() {
+    let seconds = number("PORTCULLIS_CHAOS_SECONDS", 20).div_ceil(2);
+    let clock = Random::new(seed()).below(quorum::SERVERS as u64);
+    on_a_quorum(Quorum::start(usize::try_from(clock).ok()), seconds).await;
+}
+
+async fn on_a_quorum(servers: Quorum, seconds: u64) {
+    listen();
+    let seed = seed();
+    let mut random = Random::new(seed);
+    // So short that servers vote again soon after a restart, and long enough for a busy machine.
+    let mut ttl = || random.millis(600, 2500);
+    let mut places: Vec<Place> = ["m1", "m2", "m3"]
+        .map(|name| Place::mutex(name, ttl()))
+        .into();
+    places.push(Place::exact("x1", ttl()));
+    for (name, cap) in [("s1", 1), ("s2", 2), ("s3", 3)] {
+        places.push(Place::semaphore(name, cap, ttl()));
+    }
+    let shared = places.len();
+    for gate in 0..KEEPERS / 4 {
+        places.push(Place::mutex(&format!("k{gate}"), ttl()));
+    }
+    for place in &places {
+        println!("{place:?}");
+    }
+    servers.until_they_vote(Duration::from_millis(2500)).await;
+    let processes = 3;
+    let world = Arc::new(World::start(servers, seed, places, processes, (200, 900)));
+    let stalls = Stalls::watch();
+    let mut faults = Faults::new();
+    for slot in 0..processes {
+        faults.break_network(&world, seed, slot);
+    }
+    faults.break_servers(&world, seed);
+    faults.step_clocks(&world, seed);
+    let habits = Habits {
+        drops: 20,
+        lingers: 8,
+        limits: 25,
+        hold_ms: 20,
+        gates: (0, shared),
+        ..Habits::PLAIN
+    };
+    let mut fleet = Fleet::start(&world, seed, 30, habits, usize::MAX);
+    let keeping = Habits {
+        gates: (shared, KEEPERS / 4),
+        ..KEEPING
+    };
+    fleet.add(&world, seed, 30..30 + KEEPERS / 2, keeping, usize::MAX);
+    under_faults(&world, &mut fleet, faults, seconds).await;
+    judge(&world, None, &stalls).await;
+    let granted = world
+        .counts
+        .granted
+        .load(std::sync::atomic::Ordering::Relaxed);
+    assert!(granted > 0, "nobody got in");
 }
 
 /// What in memory a fleet does besides.
@@ -465,15 +562,6 @@ async fn a_fleet_in_memory_under_random_faults() {
     let waverers = keepers.end..keepers.end + 6 * wavered;
     fleet.add(&world, seed, keepers, keeping, usize::MAX);
     fleet.add(&world, seed, waverers, wavering, usize::MAX);
-    let faulty = async {
-        tokio::time::sleep(Duration::from_secs(seconds)).await;
-        faults.stop(&world).await;
-        // Outages and ends of processes set all gates right: what goes wrong without them shows
-        // now.
-        tokio::time::sleep(Duration::from_secs(4)).await;
-        world.closing.cancel();
-        fleet.join().await;
-    };
-    unless_stuck(&world, faulty).await;
+    under_faults(&world, &mut fleet, faults, seconds).await;
     judge(&world, None, &stalls).await;
 }

@@ -18,7 +18,7 @@ use crate::task::Habits;
 use crate::trace::Observer;
 use crate::watch::{self, Stalls};
 use crate::world::{Place, World};
-use crate::{Fleet, PATIENCE, listen, now, number, seed};
+use crate::{Fleet, KEEPING, PATIENCE, listen, now, number, seed};
 
 /// For how long of a minute there are faults. The rest is long enough to find who is stuck.
 const FAULTY: Duration = Duration::from_secs(42);
@@ -316,12 +316,8 @@ async fn a_fleet_that_goes_on_for_long() {
     };
     let mut fleet = Fleet::start(&world, seed, 60, habits, usize::MAX);
     let keeping = Habits {
-        drops: 5,
-        lingers: 40,
-        limits: 10,
-        hold_ms: 20,
         gates: (kept, 8),
-        ..Habits::PLAIN
+        ..KEEPING
     };
     fleet.add(&world, seed, 60..76, keeping, usize::MAX);
     let mut soak = Soak {

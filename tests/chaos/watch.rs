@@ -154,7 +154,8 @@ pub(crate) async fn nothing_is_left<S: Home>(world: &Arc<World<S>>) -> Result<()
     };
     // A process that hung a moment ago is passed over in place until its heartbeat has ended;
     // whoever comes then clears it away.
-    let patience = now() + 2 * u64::try_from(CLAIM.as_nanos()).unwrap_or(u64::MAX);
+    let patience = 2 * CLAIM + world.server.kept_longer();
+    let patience = now() + u64::try_from(patience.as_nanos()).unwrap_or(u64::MAX);
     loop {
         let probe = world.start_process();
         for place in &world.places {
@@ -250,7 +251,9 @@ pub(crate) fn verdict<S: Home>(
             problems.push(format!("{}: {problem}", place.name));
         }
         let alone = judge::outside_losses(&ours, &losses);
-        if let Err((problem, crowd)) = judge::limits_kept(&alone) {
+        if S::ORDERED
+            && let Err((problem, crowd)) = judge::limits_kept(&alone)
+        {
             problems.push(format!(
                 "{}: {problem}\n{}",
                 place.name,
@@ -289,7 +292,9 @@ pub(crate) fn verdict<S: Home>(
                 fence: Some(taken.hold.fence),
             })
             .collect();
-        if let Err(problem) = history::order_kept(&waits) {
+        if S::ORDERED
+            && let Err(problem) = history::order_kept(&waits)
+        {
             problems.push(format!("{}: {problem}", place.name));
         }
         if S::EXACT {

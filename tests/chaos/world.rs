@@ -13,7 +13,7 @@ use portcullis::{LeaseMode, LockError, Lost, Portcullis, Releasing};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-use crate::home::Home;
+use crate::home::{Home, Remote};
 use crate::judge::{Cut, Loss, Silence, Stay, Taken};
 use crate::now;
 use crate::random::Random;
@@ -564,16 +564,18 @@ impl<S: Home> World<S> {
     }
 }
 
-impl World {
+impl<S: Remote> World<S> {
     /// Crashes the process in a slot: nothing of it reaches the server from here on, and another
     /// one takes its place. It either dies, which the server sees, or hangs, which nobody sees.
     pub(crate) fn crash(&self, slot: usize, dies: bool) {
         let crashed = self.replace(slot);
-        crashed.proxy.set(if dies {
-            Mode::HalfOpen
-        } else {
-            Mode::BlackHole
-        });
+        for link in S::links(&crashed.proxy) {
+            link.set(if dies {
+                Mode::HalfOpen
+            } else {
+                Mode::BlackHole
+            });
+        }
         let from = now();
         crashed.dead.cancel();
         self.silence(Silence {

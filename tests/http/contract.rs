@@ -103,11 +103,12 @@ async fn wait_until_waiting(expected: u64, mut refused: impl AsyncFnMut() -> Opt
     }
 }
 
-impl Place for Fixture {
-    const ROUNDS: usize = 30;
+/// A server, or a quorum.
+impl<const N: usize> Place for Fixture<N> {
+    const ROUNDS: usize = 30 / N;
 
     fn start() -> Self {
-        Self::new()
+        Self::on_servers()
     }
 
     fn gates(&self) -> &Portcullis {
@@ -135,45 +136,66 @@ impl Place for InMemory {
     }
 }
 
-/// Makes tests of sentences, in each place where gates can live. One that is left out is dead code,
-/// which the compiler tells.
-macro_rules! in_each_place {
-    ($($sentence:ident,)*) => {
-        mod on_a_server {
+/// Makes tests of sentences about a place of this type, or about so many servers.
+macro_rules! in_a_place {
+    ($name:ident, $servers:literal; $($sentences:tt)*) => {
+        $crate::contract::in_a_place! { @ $name $servers $($sentences)* }
+    };
+    ($name:ident, $place:ty; $($sentences:tt)*) => {
+        $crate::contract::in_a_place! { @ $name $place $($sentences)* }
+    };
+    (@ $name:ident $of:tt $($sentence:ident,)*) => {
+        mod $name {
             $(
                 #[tokio::test]
                 async fn $sentence() {
-                    super::$sentence::<crate::fixture::Fixture>().await;
-                }
-            )*
-        }
-
-        mod in_memory {
-            $(
-                #[tokio::test]
-                async fn $sentence() {
-                    super::$sentence::<crate::contract::InMemory>().await;
+                    super::$sentence::<$of>().await;
                 }
             )*
         }
     };
 }
+pub(crate) use in_a_place;
+
+/// The same in each place where gates can live: of a quorum on five servers, so that there can be
+/// three permits. One that is left out is dead code, which the compiler tells.
+macro_rules! in_each_place {
+    ($(everywhere { $($all:ident,)* })? $(but_on_a_quorum { $($some:ident,)* })?) => {
+        $crate::contract::in_a_place! { on_a_server, $crate::fixture::Fixture<1>; $($($all,)*)? $($($some,)*)? }
+        $($crate::contract::in_a_place! { on_a_quorum, $crate::fixture::Fixture<5>; $($all,)* })?
+        $crate::contract::in_a_place! { in_memory, $crate::contract::InMemory; $($($all,)*)? $($($some,)*)? }
+    };
+}
 pub(crate) use in_each_place;
 
+/// The same on one server and on a quorum of three, of sentences that look at what is there.
+macro_rules! on_servers {
+    ($($sentence:ident,)*) => {
+        $crate::contract::in_a_place! { on_a_server, 1; $($sentence,)* }
+        $crate::contract::in_a_place! { on_a_quorum, 3; $($sentence,)* }
+    };
+}
+pub(crate) use on_servers;
+
 in_each_place! {
-    the_inner_service_is_called_once_and_not_before_admission,
-    one_service_called_again_and_again_polls_its_inner_service_ready_each_time,
-    being_ready_reserves_nothing,
-    a_hundred_clones_share_one_limit,
-    a_layer_on_one_route_leaves_its_neighbors_alone,
-    the_inner_services_error_passes_through_and_gives_the_lease_back,
-    requests_pass_a_gate_over_and_under_each_of_towers_layers,
-    a_time_out_outside_of_a_gate_takes_its_waiter_out_of_the_queue,
-    a_time_out_inside_of_a_gate_gives_the_permit_back,
-    a_local_limit_outside_of_a_gate_bounds_how_many_wait,
-    a_refusal_keeps_nothing_that_the_inner_service_had_reserved,
-    a_response_future_that_is_never_polled_leaves_nothing,
-    response_futures_dropped_at_any_await_leave_nothing,
+    everywhere {
+        the_inner_service_is_called_once_and_not_before_admission,
+        a_hundred_clones_share_one_limit,
+        a_layer_on_one_route_leaves_its_neighbors_alone,
+        the_inner_services_error_passes_through_and_gives_the_lease_back,
+        requests_pass_a_gate_over_and_under_each_of_towers_layers,
+        a_time_out_outside_of_a_gate_takes_its_waiter_out_of_the_queue,
+        a_time_out_inside_of_a_gate_gives_the_permit_back,
+        a_local_limit_outside_of_a_gate_bounds_how_many_wait,
+        a_refusal_keeps_nothing_that_the_inner_service_had_reserved,
+        a_response_future_that_is_never_polled_leaves_nothing,
+        response_futures_dropped_at_any_await_leave_nothing,
+    }
+    // Rate limits are not kept there.
+    but_on_a_quorum {
+        one_service_called_again_and_again_polls_its_inner_service_ready_each_time,
+        being_ready_reserves_nothing,
+    }
 }
 
 #[tokio::test]

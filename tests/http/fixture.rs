@@ -14,7 +14,7 @@ use futures_util::future::BoxFuture;
 use http::{Request, Response};
 use http_body::{Body, Frame};
 use portcullis::layer::BoxError;
-use portcullis::{Mutex, Portcullis, Semaphore};
+use portcullis::{Builder, Mutex, Portcullis, Semaphore};
 use tokio::sync::mpsc;
 use tower::Service;
 use tracing::Level;
@@ -34,24 +34,41 @@ pub(crate) const SHORT_TTL: Duration = Duration::from_secs(1);
 /// How long the loss of a lease with the short TTL may take to be seen.
 pub(crate) const SEEN: Duration = Duration::from_secs(10);
 
-/// A gate of each kind, and the server under them. Released ones are seen on the server, not by
-/// asking the layer.
-pub(crate) struct Fixture {
-    pub(crate) server: Server,
+/// A gate of each kind, and the server under them, or the quorum of so many. Released ones are seen
+/// on the servers, not by asking the layer.
+pub(crate) struct Fixture<const N: usize> {
+    pub(crate) servers: [Server; N],
     pub(crate) gates: Portcullis,
 }
 
-impl Fixture {
+impl Fixture<1> {
     pub(crate) fn new() -> Self {
-        let server = Server::start();
+        Self::on_servers()
+    }
+}
+
+impl<const N: usize> Fixture<N> {
+    pub(crate) fn on_servers() -> Self {
+        let servers = std::array::from_fn(|_| Server::start());
         // Longer time-outs than the default: tests run many at once, and these are not about them.
-        let builder = Portcullis::builder().url(server.url());
-        let patient = builder.command_timeout(SEEN).connect_timeout(SEEN);
-        let gates = patient
-            .admission_budget(SEEN)
-            .build()
-            .expect("a local address");
-        Self { server, gates }
+        let patient = builder(&servers)
+            .command_timeout(SEEN)
+            .connect_timeout(SEEN);
+        let patient = patient.admission_budget(SEEN);
+        let gates = if N > 1 {
+            patient.server_timeout(Duration::from_secs(1)).build()
+        } else {
+            patient.build()
+        };
+        Self {
+            servers,
+            gates: gates.expect("local addresses"),
+        }
+    }
+
+    /// Of another handle, with the time-outs that users have.
+    pub(crate) fn builder(&self) -> Builder {
+        builder(&self.servers)
     }
 
     pub(crate) fn semaphore(&self, limit: u32) -> Semaphore {
@@ -91,23 +108,41 @@ impl Fixture {
         wait_for(&what, PROMPTLY, async || self.queued().await == expected).await;
     }
 
+    /// On the server where most do.
     async fn queued(&self) -> usize {
-        let mut queued = 0;
-        for key in self.server.keys_with("portcullis:").await {
-            if key.contains("}:sq:") || key.contains("}:mq:") {
-                let length = self.server.command(&["ZCARD", &key]).await;
-                queued += redis::from_redis_value::<usize>(length).expect("a number");
+        let mut most = 0;
+        for server in &self.servers {
+            let mut queued = 0;
+            for key in server.keys_with("portcullis:").await {
+                if key.contains("}:sq:") || key.contains("}:mq:") {
+                    let length = server.command(&["ZCARD", &key]).await;
+                    queued += redis::from_redis_value::<usize>(length).expect("a number");
+                }
             }
+            most = most.max(queued);
         }
-        queued
+        most
     }
 
-    /// Takes from the server what the only holder of all gates holds, as a loss of its data would.
+    /// Takes from the servers what the only holder of all gates holds, as a loss of their data would.
     pub(crate) async fn forget_holders(&self) {
-        for key in self.server.keys_with("portcullis:").await {
-            if key.contains("}:s:") || key.contains("}:m:") {
-                self.server.command(&["DEL", &key]).await;
+        for server in &self.servers {
+            for key in server.keys_with("portcullis:").await {
+                if key.contains("}:s:") || key.contains("}:m:") {
+                    server.command(&["DEL", &key]).await;
+                }
             }
+        }
+    }
+}
+
+/// Of a handle for which all servers of a quorum vote at once, though they have just started.
+fn builder(servers: &[Server]) -> Builder {
+    match servers {
+        [server] => Portcullis::builder().url(server.url()),
+        servers => {
+            let urls = servers.iter().map(Server::url);
+            Portcullis::builder().quorum(urls).quarantine(false)
         }
     }
 }

@@ -14,10 +14,14 @@ use portcullis::{ConcurrencyLimitLayer, Held, MutexLayer, Portcullis};
 use tokio::sync::mpsc;
 use tower::{Layer, Service, ServiceBuilder, ServiceExt};
 
+use crate::contract::on_servers;
 use crate::fixture::{Broken, Fixture, Log, Pieces, Probe, SEEN, request};
 
 /// Behind both gates, with a body of its own: what the handler of its one request held.
-async fn held_behind_both(fixture: &Fixture, body: Pieces) -> (Held, Response<impl Sized>) {
+async fn held_behind_both<const N: usize>(
+    fixture: &Fixture<N>,
+    body: Pieces,
+) -> (Held, Response<impl Sized>) {
     let (share, mut shared) = mpsc::unbounded_channel();
     let body = Mutex::new(Some(body));
     let probe = Probe::new(move |request| {
@@ -35,9 +39,19 @@ async fn held_behind_both(fixture: &Fixture, body: Pieces) -> (Held, Response<im
     (shared.recv().await.flatten().expect("gates tell"), response)
 }
 
-#[tokio::test]
-async fn each_gate_on_the_way_adds_its_lease() {
-    let fixture = Fixture::new();
+on_servers! {
+    each_gate_on_the_way_adds_its_lease,
+    looking_at_a_lease_does_not_hold_it,
+    what_is_kept_is_held_beyond_the_answer,
+    who_keeps_and_is_done_before_the_answer_ends_nothing,
+    fences_rise_from_request_to_request,
+    a_request_that_comes_back_with_what_it_held_keeps_what_it_holds_then,
+    a_request_tried_again_under_an_outer_gate_does_not_meet_its_first_lease,
+    who_comes_to_the_same_lock_twice_is_told_at_once_that_it_would_wait_for_itself,
+}
+
+async fn each_gate_on_the_way_adds_its_lease<const N: usize>() {
+    let fixture = Fixture::<N>::on_servers();
     let (held, _response) = held_behind_both(&fixture, Pieces::silent()).await;
     let permit = held.lease("reports").expect("behind this gate");
     let lock = held.lease("withdraw").expect("behind this gate");
@@ -75,9 +89,8 @@ async fn what_is_not_held_is_named_with_what_the_request_passed() {
     }
 }
 
-#[tokio::test]
-async fn looking_at_a_lease_does_not_hold_it() {
-    let fixture = Fixture::new();
+async fn looking_at_a_lease_does_not_hold_it<const N: usize>() {
+    let fixture = Fixture::<N>::on_servers();
     let (held, response) = held_behind_both(&fixture, Pieces::silent()).await;
     let lock = held.lease("withdraw").expect("behind this gate");
     drop(response);
@@ -90,9 +103,8 @@ async fn looking_at_a_lease_does_not_hold_it() {
     assert!(!text.contains("passed"), "{text}");
 }
 
-#[tokio::test]
-async fn what_is_kept_is_held_beyond_the_answer() {
-    let fixture = Fixture::new();
+async fn what_is_kept_is_held_beyond_the_answer<const N: usize>() {
+    let fixture = Fixture::<N>::on_servers();
     let (held, response) = held_behind_both(&fixture, Pieces::silent()).await;
     let kept: Kept = held.keep().expect("held");
     drop(response);
@@ -104,9 +116,8 @@ async fn what_is_kept_is_held_beyond_the_answer() {
     fixture.wait_until_unlocked().await;
 }
 
-#[tokio::test]
-async fn who_keeps_and_is_done_before_the_answer_ends_nothing() {
-    let fixture = Fixture::new();
+async fn who_keeps_and_is_done_before_the_answer_ends_nothing<const N: usize>() {
+    let fixture = Fixture::<N>::on_servers();
     let (held, response) = held_behind_both(&fixture, Pieces::silent()).await;
     drop(held.keep().expect("held"));
     assert!(held.lease("withdraw").expect("behind this gate").is_held());
@@ -115,9 +126,8 @@ async fn who_keeps_and_is_done_before_the_answer_ends_nothing() {
     fixture.wait_until_free(1).await;
 }
 
-#[tokio::test]
-async fn fences_rise_from_request_to_request() {
-    let fixture = Fixture::new();
+async fn fences_rise_from_request_to_request<const N: usize>() {
+    let fixture = Fixture::<N>::on_servers();
     let mut last = None;
     for _ in 0..10 {
         let (held, _response) = held_behind_both(&fixture, Pieces::empty()).await;
@@ -160,9 +170,8 @@ async fn axum_handlers_extract_what_they_hold() {
     assert_eq!(status("/ungated").await, StatusCode::INTERNAL_SERVER_ERROR);
 }
 
-#[tokio::test]
-async fn a_request_that_comes_back_with_what_it_held_keeps_what_it_holds_then() {
-    let fixture = Fixture::new();
+async fn a_request_that_comes_back_with_what_it_held_keeps_what_it_holds_then<const N: usize>() {
+    let fixture = Fixture::<N>::on_servers();
     let probe = Probe::new(|request| {
         let kept = request.extensions().get::<Held>().map(Held::keep);
         assert!(matches!(kept, Some(Ok(_))), "{kept:?}");
@@ -181,9 +190,8 @@ async fn a_request_that_comes_back_with_what_it_held_keeps_what_it_holds_then() 
     }
 }
 
-#[tokio::test]
-async fn a_request_tried_again_under_an_outer_gate_does_not_meet_its_first_lease() {
-    let fixture = Fixture::new();
+async fn a_request_tried_again_under_an_outer_gate_does_not_meet_its_first_lease<const N: usize>() {
+    let fixture = Fixture::<N>::on_servers();
     let (share, mut shared) = mpsc::unbounded_channel();
     let probe = Probe::new(move |request| {
         let held = request
@@ -234,9 +242,10 @@ where
     Some(kind.rsplit(':').next().expect("its end").to_owned())
 }
 
-#[tokio::test]
-async fn who_comes_to_the_same_lock_twice_is_told_at_once_that_it_would_wait_for_itself() {
-    let fixture = Fixture::new();
+async fn who_comes_to_the_same_lock_twice_is_told_at_once_that_it_would_wait_for_itself<
+    const N: usize,
+>() {
+    let fixture = Fixture::<N>::on_servers();
     let lock = |mutex| MutexLayer::new(mutex).max_wait(SEEN);
     let a = |_: &Parts| Some("a");
     let same = [

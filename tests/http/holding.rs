@@ -20,12 +20,12 @@ use crate::fixture::{Broken, Fixture, Pieces, Probe, Sender, request};
 use crate::support::{poll_k_times, poll_k_times_and_wake};
 
 /// One request's answer through a gate of one permit, with the sender of its body.
-async fn answered(fixture: &Fixture, announcing: Option<usize>) -> (Sender, HeldBody<Pieces>) {
+async fn answered(fixture: &Fixture<1>, announcing: Option<usize>) -> (Sender, HeldBody<Pieces>) {
     answered_by(fixture, announcing, HoldUntil::Body).await
 }
 
 async fn answered_by(
-    fixture: &Fixture,
+    fixture: &Fixture<1>,
     announcing: Option<usize>,
     hold_until: HoldUntil,
 ) -> (Sender, HeldBody<Pieces>) {
@@ -43,7 +43,7 @@ async fn answered_by(
     )
 }
 
-fn gated(fixture: &Fixture, probe: Probe) -> Gated<Probe> {
+fn gated(fixture: &Fixture<1>, probe: Probe) -> Gated<Probe> {
     ConcurrencyLimitLayer::new(fixture.semaphore(1)).layer(probe)
 }
 
@@ -223,7 +223,7 @@ fn body_with_trailers() -> Body {
     Body::new(StreamBody::new(stream::iter(frames)))
 }
 
-async fn answered_with_trailers(fixture: &Fixture) -> HeldBody<Body> {
+async fn answered_with_trailers(fixture: &Fixture<1>) -> HeldBody<Body> {
     let inner = service_fn(async |_: Request<String>| {
         Ok::<_, Infallible>(Response::new(body_with_trailers()))
     });

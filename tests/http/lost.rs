@@ -11,10 +11,11 @@ use tokio::sync::oneshot;
 use tokio::time::timeout;
 use tower::{Layer, Service, ServiceExt};
 
+use crate::contract::on_servers;
 use crate::fixture::{Fixture, Pieces, Probe, SEEN, SHORT_TTL, request};
 
 /// Renewed every 333 ms, so that a loss is seen soon.
-fn layer(fixture: &Fixture) -> MutexLayer {
+fn layer<const N: usize>(fixture: &Fixture<N>) -> MutexLayer {
     MutexLayer::new(fixture.mutex().ttl(SHORT_TTL).expect("in range"))
 }
 
@@ -35,9 +36,17 @@ fn held(request: &Request<String>) -> Held {
         .unwrap_or_default()
 }
 
-#[tokio::test]
-async fn an_aborted_handler_is_dropped_and_its_caller_told() {
-    let fixture = Fixture::new();
+on_servers! {
+    an_aborted_handler_is_dropped_and_its_caller_told,
+    a_handler_that_blocks_until_its_lease_is_over_is_not_answered_for,
+    a_handler_that_is_to_continue_sees_the_loss_and_answers,
+    a_body_under_way_ends_with_an_error,
+    a_body_that_is_to_continue_does_so,
+    a_lease_is_renewed_for_as_long_as_its_body_is_under_way,
+}
+
+async fn an_aborted_handler_is_dropped_and_its_caller_told<const N: usize>() {
+    let fixture = Fixture::<N>::on_servers();
     let (entered, inside) = oneshot::channel();
     let (sender, dropped) = oneshot::channel();
     let once = std::sync::Mutex::new(Some((entered, Dropped(Some(sender)))));
@@ -75,9 +84,8 @@ async fn an_aborted_handler_is_dropped_and_its_caller_told() {
     assert!(String::from_utf8_lossy(&body).contains("portcullis:lease-lost"));
 }
 
-#[tokio::test]
-async fn a_handler_that_blocks_until_its_lease_is_over_is_not_answered_for() {
-    let fixture = Fixture::new();
+async fn a_handler_that_blocks_until_its_lease_is_over_is_not_answered_for<const N: usize>() {
+    let fixture = Fixture::<N>::on_servers();
     let ttl = Duration::from_millis(200);
     let mutex = fixture.mutex().ttl(ttl).expect("in range");
     let fixed = mutex.lease(LeaseMode::Fixed).expect("in range");
@@ -90,9 +98,8 @@ async fn a_handler_that_blocks_until_its_lease_is_over_is_not_answered_for() {
     assert_eq!(response.status(), StatusCode::SERVICE_UNAVAILABLE);
 }
 
-#[tokio::test]
-async fn a_handler_that_is_to_continue_sees_the_loss_and_answers() {
-    let fixture = Fixture::new();
+async fn a_handler_that_is_to_continue_sees_the_loss_and_answers<const N: usize>() {
+    let fixture = Fixture::<N>::on_servers();
     let (entered, inside) = oneshot::channel();
     let once = std::sync::Mutex::new(Some(entered));
     let probe = Probe::new(move |request| {
@@ -116,9 +123,8 @@ async fn a_handler_that_is_to_continue_sees_the_loss_and_answers() {
     assert_eq!(response.expect("an answer").status(), StatusCode::OK);
 }
 
-#[tokio::test]
-async fn a_body_under_way_ends_with_an_error() {
-    let fixture = Fixture::new();
+async fn a_body_under_way_ends_with_an_error<const N: usize>() {
+    let fixture = Fixture::<N>::on_servers();
     let gated = layer(&fixture).layer(Probe::answering(Pieces::silent));
     let mut body = gated
         .oneshot(request())
@@ -137,9 +143,8 @@ async fn a_body_under_way_ends_with_an_error() {
     );
 }
 
-#[tokio::test]
-async fn a_body_that_is_to_continue_does_so() {
-    let fixture = Fixture::new();
+async fn a_body_that_is_to_continue_does_so<const N: usize>() {
+    let fixture = Fixture::<N>::on_servers();
     let (sender, pieces) = Pieces::channel();
     let once = std::sync::Mutex::new(Some(pieces));
     let (share, mut shared) = tokio::sync::mpsc::unbounded_channel();
@@ -167,9 +172,8 @@ async fn a_body_that_is_to_continue_does_so() {
     assert!(body.frame().await.expect("a frame").is_ok());
 }
 
-#[tokio::test]
-async fn a_lease_is_renewed_for_as_long_as_its_body_is_under_way() {
-    let fixture = Fixture::new();
+async fn a_lease_is_renewed_for_as_long_as_its_body_is_under_way<const N: usize>() {
+    let fixture = Fixture::<N>::on_servers();
     // Long enough for a busy machine to renew it in time.
     let ttl = 3 * SHORT_TTL;
     let mutex = fixture.mutex().ttl(ttl).expect("in range");

@@ -31,19 +31,19 @@ use tower::{Layer, Service, ServiceBuilder, ServiceExt, service_fn};
 
 use crate::fixture::{Fixture, PROMPTLY};
 
-fn layer(fixture: &Fixture) -> ConcurrencyLimitLayer {
+fn layer(fixture: &Fixture<1>) -> ConcurrencyLimitLayer {
     ConcurrencyLimitLayer::new(fixture.semaphore(1)).max_wait(Duration::ZERO)
 }
 
 /// 200 while the permit is free, 503 while it is held.
-async fn assert_gated<S, B>(fixture: &Fixture, service: S)
+async fn assert_gated<S, B>(fixture: &Fixture<1>, service: S)
 where
     S: Service<Request<Body>, Response = Response<B>, Error: Into<BoxError>> + Clone,
 {
     assert_gated_at("/", fixture, service).await;
 }
 
-async fn assert_gated_at<S, B>(path: &str, fixture: &Fixture, service: S)
+async fn assert_gated_at<S, B>(path: &str, fixture: &Fixture<1>, service: S)
 where
     S: Service<Request<Body>, Response = Response<B>, Error: Into<BoxError>> + Clone,
 {
@@ -104,7 +104,7 @@ async fn a_gate_fits_every_place_of_axum() {
 
 /// 200 once, and then 429, behind a rate limit of its own.
 async fn assert_limited<S, B>(
-    fixture: &Fixture,
+    fixture: &Fixture<1>,
     name: &str,
     build: impl FnOnce(RateLimitLayer) -> S,
 ) where

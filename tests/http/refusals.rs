@@ -15,11 +15,11 @@ use http_body_util::BodyExt;
 use portcullis::layer::{
     Demand, HeldBody, KeyError, LockedStatus, MakeKey, OnLost, Rejection, RejectionKind,
 };
-use portcullis::{ConcurrencyLimitLayer, Key, MutexLayer, Portcullis};
+use portcullis::{ConcurrencyLimitLayer, Key, MutexLayer};
 use tokio::time::timeout;
 use tower::{Layer, ServiceExt};
 
-use crate::contract::{InMemory, Place};
+use crate::contract::{InMemory, Place, on_servers};
 use crate::fixture::{Fixture, Log, Pieces, Probe, SEEN, request};
 
 const NO_WAIT: Duration = Duration::ZERO;
@@ -113,9 +113,20 @@ impl<S> Gate for S where
 {
 }
 
-#[tokio::test]
-async fn a_busy_mutex_is_a_conflict_until_its_holders_ttl_is_over() {
-    let fixture = Fixture::new();
+on_servers! {
+    a_busy_mutex_is_a_conflict_until_its_holders_ttl_is_over,
+    a_full_semaphore_is_unavailable,
+    a_wait_that_runs_out_is_unavailable,
+    a_wait_that_was_set_on_the_primitive_is_kept,
+    a_full_queue_is_unavailable,
+    a_handle_that_shuts_down_refuses_those_who_wait_and_those_who_come,
+    a_server_that_is_away_is_unavailable_and_its_address_is_not_told,
+    a_request_without_a_key_is_exempt,
+    a_fixed_key_gates_every_request_by_it,
+}
+
+async fn a_busy_mutex_is_a_conflict_until_its_holders_ttl_is_over<const N: usize>() {
+    let fixture = Fixture::<N>::on_servers();
     let mutex = fixture
         .mutex()
         .ttl(Duration::from_millis(3_500))
@@ -133,18 +144,16 @@ async fn a_busy_mutex_is_a_conflict_until_its_holders_ttl_is_over() {
     assert_eq!(locked.row(), (423, "locked"));
 }
 
-#[tokio::test]
-async fn a_full_semaphore_is_unavailable() {
-    let fixture = Fixture::new();
+async fn a_full_semaphore_is_unavailable<const N: usize>() {
+    let fixture = Fixture::<N>::on_servers();
     let _held = fixture.semaphore(1).acquire().await.expect("a free permit");
     let refused = refused(ConcurrencyLimitLayer::new(fixture.semaphore(1)).max_wait(NO_WAIT)).await;
     assert_eq!(refused.row(), (503, "at-capacity"));
     assert!(refused.retry_after.is_some_and(|seconds| seconds >= 1));
 }
 
-#[tokio::test]
-async fn a_wait_that_runs_out_is_unavailable() {
-    let fixture = Fixture::new();
+async fn a_wait_that_runs_out_is_unavailable<const N: usize>() {
+    let fixture = Fixture::<N>::on_servers();
     let _held = fixture.mutex().lock().await.expect("a free lock");
     let refused =
         refused(MutexLayer::new(fixture.mutex()).max_wait(Duration::from_millis(50))).await;
@@ -153,17 +162,15 @@ async fn a_wait_that_runs_out_is_unavailable() {
     fixture.wait_until_queued(0).await;
 }
 
-#[tokio::test]
-async fn a_wait_that_was_set_on_the_primitive_is_kept() {
-    let fixture = Fixture::new();
+async fn a_wait_that_was_set_on_the_primitive_is_kept<const N: usize>() {
+    let fixture = Fixture::<N>::on_servers();
     let _held = fixture.mutex().lock().await.expect("a free lock");
     let refused = refused(MutexLayer::new(fixture.mutex().max_wait(NO_WAIT))).await;
     assert_eq!(refused.row(), (409, "locked"));
 }
 
-#[tokio::test]
-async fn a_full_queue_is_unavailable() {
-    let fixture = Fixture::new();
+async fn a_full_queue_is_unavailable<const N: usize>() {
+    let fixture = Fixture::<N>::on_servers();
     let _held = fixture.mutex().lock().await.expect("a free lock");
     let layer = MutexLayer::new(fixture.mutex().max_waiters(1)).max_wait(SEEN);
     let waiter = tokio::spawn(
@@ -178,9 +185,8 @@ async fn a_full_queue_is_unavailable() {
     waiter.abort();
 }
 
-#[tokio::test]
-async fn a_handle_that_shuts_down_refuses_those_who_wait_and_those_who_come() {
-    let fixture = Fixture::new();
+async fn a_handle_that_shuts_down_refuses_those_who_wait_and_those_who_come<const N: usize>() {
+    let fixture = Fixture::<N>::on_servers();
     let _held = fixture.mutex().lock().await.expect("a free lock");
     let layer = MutexLayer::new(fixture.mutex());
     let waiter = tokio::spawn(
@@ -204,30 +210,26 @@ async fn a_handle_that_shuts_down_refuses_those_who_wait_and_those_who_come() {
     shutdown.await.expect("no panic");
 }
 
-#[tokio::test]
-async fn a_server_that_is_away_is_unavailable_and_its_address_is_not_told() {
-    let fixture = Fixture::new();
-    let gates = Portcullis::builder()
-        .url(fixture.server.url())
-        .build()
-        .expect("a local address");
-    fixture.server.kill();
+async fn a_server_that_is_away_is_unavailable_and_its_address_is_not_told<const N: usize>() {
+    let fixture = Fixture::<N>::on_servers();
+    let gates = fixture.builder().build().expect("local addresses");
+    for server in &fixture.servers {
+        server.kill();
+    }
     let layer = MutexLayer::new(gates.mutex("withdraw")).max_wait(Duration::from_millis(100));
     let refused = timeout(SEEN, refused(layer))
         .await
         .expect("in bounded time");
     assert_eq!(refused.row(), (503, "unavailable"));
     assert_eq!(refused.retry_after, Some(1));
-    assert!(
-        !refused.text.contains(&fixture.server.port().to_string()),
-        "{}",
-        refused.text
-    );
+    for server in &fixture.servers {
+        let port = server.port().to_string();
+        assert!(!refused.text.contains(&port), "{}", refused.text);
+    }
 }
 
-#[tokio::test]
-async fn a_request_without_a_key_is_exempt() {
-    let fixture = Fixture::new();
+async fn a_request_without_a_key_is_exempt<const N: usize>() {
+    let fixture = Fixture::<N>::on_servers();
     let _held = fixture
         .mutex()
         .keyed("a")
@@ -262,9 +264,8 @@ async fn a_request_without_a_key_is_exempt() {
     assert_eq!(status(Some("b")).await, StatusCode::OK);
 }
 
-#[tokio::test]
-async fn a_fixed_key_gates_every_request_by_it() {
-    let fixture = Fixture::new();
+async fn a_fixed_key_gates_every_request_by_it<const N: usize>() {
+    let fixture = Fixture::<N>::on_servers();
     let _held = fixture
         .mutex()
         .keyed("secret")

@@ -21,14 +21,16 @@ use crate::contract::{Place, in_each_place};
 use crate::fixture::{Broken, PROMPTLY};
 
 in_each_place! {
-    clients_that_go_away_while_they_wait_leave_the_queue,
-    clients_that_go_away_from_the_handler_give_the_permit_back,
-    clients_that_go_away_in_mid_body_give_the_permit_back,
-    clients_that_go_away_give_the_permit_to_who_waits,
-    a_handler_that_panics_ends_its_connection_and_gives_the_permit_back,
-    a_body_that_fails_ends_its_connection_and_gives_the_permit_back,
-    an_answer_without_a_body_gives_the_permit_back_while_its_connection_lives,
-    a_refusal_is_a_whole_answer_and_its_connection_goes_on,
+    everywhere {
+        clients_that_go_away_while_they_wait_leave_the_queue,
+        clients_that_go_away_from_the_handler_give_the_permit_back,
+        clients_that_go_away_in_mid_body_give_the_permit_back,
+        clients_that_go_away_give_the_permit_to_who_waits,
+        a_handler_that_panics_ends_its_connection_and_gives_the_permit_back,
+        a_body_that_fails_ends_its_connection_and_gives_the_permit_back,
+        an_answer_without_a_body_gives_the_permit_back_while_its_connection_lives,
+        a_refusal_is_a_whole_answer_and_its_connection_goes_on,
+    }
 }
 
 /// An axum server behind a gate of one permit; tells of each handler that is entered.

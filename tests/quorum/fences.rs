@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use crate::common::{LONG, give_back, take};
+use crate::common::{LONG, give_back, note, promptly, take};
 use crate::servers::{Failing, Servers};
-use crate::support::{History, Hold};
+use crate::support::History;
 
 /// What each server has noted as the greatest.
 async fn noted(servers: &Servers) -> Vec<u64> {
@@ -66,21 +66,13 @@ async fn fences_rise_while_minorities_change() {
         }
         for handle in &handles {
             let mutex = handle.mutex("withdraw").ttl(LONG).expect("in range");
-            let asked = History::now();
-            let guard = take(&mutex).await;
-            let acquired = History::now();
-            tokio::time::sleep(Duration::from_millis(1)).await;
-            let ended = History::now();
-            let fence = guard.fencing_token().get();
-            let weight = 1;
-            history.held(Hold {
-                asked,
-                acquired,
-                ended,
-                fence,
-                weight,
-            });
-            drop(guard);
+            let moment = tokio::time::sleep(Duration::from_millis(1));
+            let entering = note(&history, 1, mutex.lock(), moment);
+            drop(
+                promptly("what is free is taken", entering)
+                    .await
+                    .expect("it is free"),
+            );
         }
         for server in failing {
             servers.mend(server, Failing::BlackHoled);

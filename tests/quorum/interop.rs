@@ -3,7 +3,7 @@
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use crate::common::{LONG, within};
+use crate::common::{LONG, note, within};
 use crate::servers::Servers;
 use crate::support::history::cap_kept;
 use crate::support::{History, Hold};
@@ -38,20 +38,9 @@ async fn a_plain_redlock_client_and_ours_keep_each_other_out() {
     let mutex = servers.handle().mutex_at(KEY).ttl(LONG).expect("in range");
     let ours = async {
         for _ in 0..ROUNDS {
-            let asked = History::now();
-            let guard = mutex.lock().await.expect("its turn comes");
-            let acquired = History::now();
-            tokio::time::sleep(Duration::from_millis(1)).await;
-            let ended = History::now();
-            let (fence, weight) = (0, 1);
-            history.held(Hold {
-                asked,
-                acquired,
-                ended,
-                fence,
-                weight,
-            });
-            drop(guard);
+            let moment = tokio::time::sleep(Duration::from_millis(1));
+            let guard = note(&history, 1, mutex.lock(), moment).await;
+            drop(guard.expect("its turn comes"));
         }
     };
     let theirs = tokio::task::spawn_blocking(move || child.wait_with_output());

@@ -4,6 +4,9 @@
 #[path = "../behavior/common.rs"]
 #[allow(dead_code, reason = "each test binary uses its own part")]
 mod common;
+#[path = "../http/fixture.rs"]
+#[allow(dead_code, reason = "each test binary uses its own part")]
+mod fixture;
 #[path = "../behavior/leftovers.rs"]
 #[allow(dead_code, reason = "each test binary uses its own part")]
 mod leftovers;
@@ -13,6 +16,7 @@ mod support;
 mod building;
 mod fences;
 mod interop;
+mod layers;
 mod majority;
 mod minority;
 mod permits;

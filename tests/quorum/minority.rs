@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use tokio::task::JoinSet;
 
-use crate::common::{LIMIT, LONG, give_back, promptly, take, within};
+use crate::common::{LIMIT, LONG, give_back, note, promptly, take, within};
 use crate::servers::{Failing, Servers};
-use crate::support::{History, Hold, Mode, wait_for};
+use crate::support::{History, Mode, wait_for};
 
 /// How many are to be served while servers are away.
 const SERVED: usize = 20;
@@ -29,24 +29,10 @@ async fn any_two_of_five_may_fail_in_any_way_under_load_and_are_used_again_when_
             let (history, stop, served) = (history.clone(), stop.clone(), served.clone());
             tasks.spawn(async move {
                 while !stop.load(Ordering::Relaxed) {
-                    let asked = History::now();
-                    let Ok(guard) = mutex.lock().await else {
-                        continue;
-                    };
-                    let acquired = History::now();
-                    tokio::time::sleep(Duration::from_millis(1)).await;
-                    let ended = History::now();
-                    let fence = guard.fencing_token().get();
-                    let weight = 1;
-                    history.held(Hold {
-                        asked,
-                        acquired,
-                        ended,
-                        fence,
-                        weight,
-                    });
-                    served.fetch_add(1, Ordering::Relaxed);
-                    drop(guard);
+                    let moment = tokio::time::sleep(Duration::from_millis(1));
+                    if note(&history, 1, mutex.lock(), moment).await.is_ok() {
+                        served.fetch_add(1, Ordering::Relaxed);
+                    }
                 }
             });
         }
@@ -60,12 +46,12 @@ async fn any_two_of_five_may_fail_in_any_way_under_load_and_are_used_again_when_
     };
     more("all is well").await;
     let look = servers.handle().mutex("look").ttl(LONG).expect("in range");
-    for (turn, way) in Failing::ALL.into_iter().enumerate() {
-        let failing = [turn, (turn + 2) % 5];
+    let pairs = (0..5).flat_map(|one| (one + 1..5).map(move |other| [one, other]));
+    for (failing, way) in pairs.zip(Failing::ALL.into_iter().cycle()) {
         for server in failing {
             servers.fail(server, way);
         }
-        more(&format!("two are {way:?}")).await;
+        more(&format!("{failing:?} are {way:?}")).await;
         for server in failing {
             servers.mend(server, way);
         }

@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use tokio::task::JoinSet;
 
-use crate::common::{LIMIT, LONG, within};
+use crate::common::{LIMIT, LONG, note, within};
 use crate::servers::{Failing, Servers};
-use crate::support::{History, Hold};
+use crate::support::History;
 
 #[tokio::test]
 async fn permits_are_kept_apart_while_as_many_servers_fail_as_are_tolerated() {
@@ -27,21 +27,9 @@ async fn permits_are_kept_apart_while_as_many_servers_fail_as_are_tolerated() {
             let history = history.clone();
             tasks.spawn(async move {
                 for _ in 0..5 {
-                    let asked = History::now();
-                    let permit = semaphore.acquire().await.expect("its turn comes");
-                    let acquired = History::now();
-                    tokio::time::sleep(Duration::from_millis(2)).await;
-                    let ended = History::now();
-                    let fence = permit.fencing_token().get();
-                    let weight = 1;
-                    history.held(Hold {
-                        asked,
-                        acquired,
-                        ended,
-                        fence,
-                        weight,
-                    });
-                    drop(permit);
+                    let moment = tokio::time::sleep(Duration::from_millis(2));
+                    let permit = note(&history, 1, semaphore.acquire(), moment).await;
+                    drop(permit.expect("its turn comes"));
                 }
             });
         }

@@ -37,10 +37,12 @@ impl Servers {
         }
     }
 
-    /// Of a handle for which all servers vote at once, though they have just started.
+    /// Of a handle for which all servers vote at once, though they have just started. They have time for
+    /// it on a busy machine, and less than one that is slow takes.
     pub(crate) fn builder(&self) -> Builder {
         let urls = self.proxies.iter().map(Proxy::url);
-        Portcullis::builder().quorum(urls).quarantine(false)
+        let builder = Portcullis::builder().quorum(urls).quarantine(false);
+        builder.server_timeout(Duration::from_millis(200))
     }
 
     pub(crate) fn handle(&self) -> Portcullis {

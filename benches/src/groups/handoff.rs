@@ -9,11 +9,11 @@ use serde::{Deserialize, Serialize};
 
 use super::{Group, runtime};
 use crate::child::{Role, fleet};
-use crate::contention::{self, Entrance, Slice, Turn, Work, contend, fresh_key, own_key, warm_up};
+use crate::contention::{self, Slice, Turn, Work, fresh_key};
 use crate::delay;
 use crate::measure::{Side, Spread, interleave_cold, quantile, ratio, short, side};
 use crate::monitor;
-use crate::peers::{Held, INSTANCE, Locks, Peer, connect, gates};
+use crate::peers::{INSTANCE, Peer, connect, gates};
 use crate::report::{Line, Report, Target};
 use crate::support::Server;
 
@@ -117,35 +117,11 @@ struct Task {
     work: Work,
 }
 
-/// The lock as one process has it.
-#[derive(Clone)]
-struct Lock {
-    locks: Locks,
-    key: String,
-}
-
-impl Entrance for Lock {
-    type Inside = Held;
-
-    async fn enter(&self) -> Option<Held> {
-        self.locks.attempt(&self.key).await
-    }
-
-    async fn leave(held: Held) -> bool {
-        held.release().await
-    }
-}
-
 fn play(task: &str, all_ready: &mut dyn FnMut()) -> String {
     let task: Task = serde_json::from_str(task).expect("a task of this role");
     let turns = runtime().block_on(async {
         let locks = task.peer.connect(&task.url).await;
-        let lock = |key| Lock {
-            locks: locks.clone(),
-            key,
-        };
-        warm_up(&lock(own_key())).await;
-        contend(&lock(task.key), task.work, all_ready).await
+        locks.contend(task.key, task.work, all_ready).await
     });
     serde_json::to_string(&turns).expect("turns are plain data")
 }

@@ -7,9 +7,9 @@ use serde::{Deserialize, Serialize};
 
 use super::{Group, runtime};
 use crate::child::Role;
-use crate::contention::{self, Entrance, Slice, Work, contend, fresh_key, own_key, warm_up};
+use crate::contention::{self, Slice, Work, fresh_key};
 use crate::measure::{Side, Spread, interleave_cold, quantile, ratio, short, side};
-use crate::peers::{Held, Locks, TTL};
+use crate::peers::{Locks, TTL};
 use crate::report::{Report, Target};
 use crate::support::{Mode, Proxy, Server};
 
@@ -40,25 +40,6 @@ struct Task {
     work: Work,
 }
 
-/// The lock as one process has it.
-#[derive(Clone)]
-struct Lock {
-    locks: Locks,
-    key: String,
-}
-
-impl Entrance for Lock {
-    type Inside = Held;
-
-    async fn enter(&self) -> Option<Held> {
-        self.locks.attempt(&self.key).await
-    }
-
-    async fn leave(held: Held) -> bool {
-        held.release().await
-    }
-}
-
 /// As in the other groups, patient with a machine that is busy; its servers have just started.
 fn gates(urls: &[String]) -> Portcullis {
     let builder = Portcullis::builder().quorum(urls.iter().map(String::as_str));
@@ -80,12 +61,7 @@ fn play(task: &str, all_ready: &mut dyn FnMut()) -> String {
             manager.set_retry(200, Duration::from_millis(5));
             Locks::Rslock(manager)
         };
-        let lock = |key| Lock {
-            locks: locks.clone(),
-            key,
-        };
-        warm_up(&lock(own_key())).await;
-        contend(&lock(task.key), task.work, all_ready).await
+        locks.contend(task.key, task.work, all_ready).await
     });
     serde_json::to_string(&turns).expect("turns are plain data")
 }

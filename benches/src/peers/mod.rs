@@ -12,6 +12,8 @@ use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, Client, IntoConnectionInfo};
 use serde::{Deserialize, Serialize};
 
+use crate::contention::{Entrance, Turn, Work, contend, own_key, warm_up};
+
 pub(crate) use self::broadcast::Broadcast;
 pub(crate) use self::checkout::Checkouts;
 pub(crate) use self::overheard::{INSTANCE, Pipe, Words, overhear_pairs, overhear_renewal};
@@ -100,7 +102,41 @@ pub(crate) enum Held {
     Broadcast(broadcast::Holding),
 }
 
+/// The lock of one key as one process has it.
+#[derive(Clone)]
+struct Lock {
+    locks: Locks,
+    key: String,
+}
+
+impl Entrance for Lock {
+    type Inside = Held;
+
+    async fn enter(&self) -> Option<Held> {
+        self.locks.attempt(&self.key).await
+    }
+
+    async fn leave(held: Held) -> bool {
+        held.release().await
+    }
+}
+
 impl Locks {
+    /// Has the tasks of this process contend for the lock of `key`, warm from one of its own.
+    pub(crate) async fn contend(
+        self,
+        key: String,
+        work: Work,
+        all_ready: &mut dyn FnMut(),
+    ) -> Vec<Turn> {
+        let own = Lock {
+            locks: self.clone(),
+            key: own_key(),
+        };
+        warm_up(&own).await;
+        contend(&Lock { locks: self, key }, work, all_ready).await
+    }
+
     /// Waits until the lock is held; also gives how often it was given up before.
     pub(crate) async fn lock(&self, key: &str) -> (Held, u32) {
         let mut failures = 0;

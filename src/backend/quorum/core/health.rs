@@ -103,11 +103,13 @@ impl Core {
     }
 
     /// The time by the middle one of the servers' clocks: a minority that is wrong moves it little.
+    /// Unknown until a majority was heard of, since the first to answer could be the one that is wrong.
     pub(super) fn estimate(&self, now: Instant) -> Option<u64> {
         let clocks = self.servers.iter();
         let mut clocks: Vec<u64> = clocks.filter_map(|server| server.offset.us(now)).collect();
         clocks.sort_unstable();
-        clocks.get(clocks.len().saturating_sub(1) / 2).copied()
+        let known = clocks.len() > self.servers.len() / 2;
+        known.then(|| clocks[(clocks.len() - 1) / 2])
     }
 
     pub(super) fn time_seen(&mut self, now: Instant, server: usize, us: u64) {
@@ -263,5 +265,43 @@ impl Core {
         server: usize,
     ) -> Cow<'static, str> {
         self.absence(now, server, Duration::ZERO).1
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Options;
+    use super::*;
+    use crate::backend::server::Settings;
+
+    const RIGHT: u64 = 1_700_000_000_000_000;
+
+    fn arrival(us: u64) -> Arrival {
+        Arrival {
+            us,
+            run_id: None,
+            uptime: Duration::from_secs(3600),
+            durable: false,
+            evicts: None,
+        }
+    }
+
+    #[test]
+    fn a_clock_that_is_wrong_dates_nothing_though_it_is_the_first_to_answer() {
+        let options = Options {
+            server_timeout: None,
+            silence: Duration::from_millis(200),
+            quarantine: false,
+        };
+        for wrong in [RIGHT - 3_600_000_000, RIGHT + 3_600_000_000] {
+            let mut core = Core::new(5, Settings::default(), options.clone());
+            let now = Instant::from_nanos(1_000_000_000);
+            let clocks = [wrong, RIGHT, RIGHT, RIGHT, RIGHT];
+            for (server, us) in clocks.into_iter().enumerate() {
+                core.linked(now, server, arrival(us));
+                let expected = (server >= 2).then_some(RIGHT);
+                assert_eq!(core.estimate(now), expected, "{server}");
+            }
+        }
     }
 }

@@ -166,8 +166,16 @@ impl Core {
 
     /// A connection came up. What could not be sent meanwhile is sent now.
     pub(super) fn linked(&mut self, now: Instant, server: usize, arrival: Arrival) {
+        let early = self.estimate(now).is_none();
         self.arrived(now, server, arrival);
-        self.ask_those_without(now, server);
+        if early && self.estimate(now).is_some() {
+            // Nobody could be asked before the time was known.
+            for server in 0..self.servers.len() {
+                self.ask_those_without(now, server);
+            }
+        } else {
+            self.ask_those_without(now, server);
+        }
     }
 
     /// A connection went down, or could not be made.
