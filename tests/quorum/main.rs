@@ -11,11 +11,15 @@ mod leftovers;
 mod support;
 
 mod building;
+mod checks;
+mod clocks;
 mod fences;
 mod interop;
+mod load;
 mod majority;
 mod minority;
 mod permits;
 mod restarts;
+mod sentinels;
 mod servers;
 mod waiters;

@@ -1,79 +1,33 @@
 //! A minority that fails, in any way: the others go on.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use tokio::task::JoinSet;
-
-use crate::common::{LIMIT, LONG, give_back, promptly, take, within};
+use crate::common::{LIMIT, LONG, give_back, promptly, take};
+use crate::load::Load;
 use crate::servers::{Failing, Servers};
-use crate::support::{History, Hold, Mode, wait_for};
-
-/// How many are to be served while servers are away.
-const SERVED: usize = 20;
+use crate::support::{Mode, wait_for};
 
 #[tokio::test]
 async fn any_two_of_five_may_fail_in_any_way_under_load_and_are_used_again_when_they_are_back() {
     let servers = Servers::start(5);
-    let history = History::default();
-    let (stop, served) = (
-        Arc::new(AtomicBool::new(false)),
-        Arc::new(AtomicUsize::new(0)),
-    );
-    let mut tasks = JoinSet::new();
-    for _ in 0..2 {
-        let handle = servers.handle();
-        for _ in 0..3 {
-            let mutex = handle.mutex("withdraw").ttl(LONG).expect("in range");
-            let (history, stop, served) = (history.clone(), stop.clone(), served.clone());
-            tasks.spawn(async move {
-                while !stop.load(Ordering::Relaxed) {
-                    let asked = History::now();
-                    let Ok(guard) = mutex.lock().await else {
-                        continue;
-                    };
-                    let acquired = History::now();
-                    tokio::time::sleep(Duration::from_millis(1)).await;
-                    let ended = History::now();
-                    let fence = guard.fencing_token().get();
-                    let weight = 1;
-                    history.held(Hold {
-                        asked,
-                        acquired,
-                        ended,
-                        fence,
-                        weight,
-                    });
-                    served.fetch_add(1, Ordering::Relaxed);
-                    drop(guard);
-                }
-            });
-        }
-    }
-    let more = async |what: &str| {
-        let before = served.load(Ordering::Relaxed);
-        wait_for(what, LIMIT, async || {
-            served.load(Ordering::Relaxed) >= before + SERVED
-        })
-        .await;
-    };
-    more("all is well").await;
+    let handles = (0..2).map(|_| servers.handle());
+    let load = Load::start(handles, |handle| {
+        handle.mutex("withdraw").ttl(LONG).expect("in range")
+    });
+    load.goes_on("all is well").await;
     let look = servers.handle().mutex("look").ttl(LONG).expect("in range");
     for (turn, way) in Failing::ALL.into_iter().enumerate() {
         let failing = [turn, (turn + 2) % 5];
         for server in failing {
             servers.fail(server, way);
         }
-        more(&format!("two are {way:?}")).await;
+        load.goes_on(&format!("two are {way:?}")).await;
         for server in failing {
             servers.mend(server, way);
         }
         servers.until_held_on(&look, 5).await;
     }
-    stop.store(true, Ordering::Relaxed);
-    within(LIMIT, "all end", tasks.join_all()).await;
-    history.assert_sound(1);
+    load.assert_sound().await;
     servers.settled().await;
 }
 

@@ -13,7 +13,7 @@
 //! 5. One request of a token is under way to a server at a time, but for ends.
 
 mod ending;
-mod failing;
+pub(super) mod failing;
 mod health;
 mod holding;
 mod shutdown;
@@ -33,8 +33,8 @@ use self::health::Server;
 use self::holding::Holder;
 use self::shutdown::Shutdown;
 use self::waiting::Waiter;
+use super::arrival::Arrival;
 use super::call::{Body, Call};
-use super::line::Arrival;
 use super::reply;
 use crate::backend::server::Settings;
 use crate::backend::server::call::Request;
@@ -82,7 +82,7 @@ pub(super) struct Options {
 }
 
 impl Options {
-    fn server_timeout(&self, ttl: Ttl) -> Duration {
+    pub(super) fn server_timeout(&self, ttl: Ttl) -> Duration {
         const LONGEST: Duration = Duration::from_millis(50);
         self.server_timeout
             .unwrap_or_else(|| (ttl.get() / 20).min(LONGEST))
@@ -167,6 +167,7 @@ impl Core {
     /// A connection came up. What could not be sent meanwhile is sent now.
     pub(super) fn linked(&mut self, now: Instant, server: usize, arrival: Arrival) {
         self.arrived(now, server, arrival);
+        self.end_again(now, server);
         self.ask_those_without(now, server);
     }
 

@@ -24,6 +24,8 @@ pub(super) enum Stand {
     Full(Seen),
     Queued(Seen),
     Held(Grant),
+    /// What it had was ended, and may be back.
+    Left,
 }
 
 /// Who stood in the way, when that was asked for.
@@ -57,13 +59,14 @@ impl Vote {
     pub(super) fn seen(&self) -> Option<Seen> {
         match self.stand {
             Stand::Busy(seen) | Stand::Full(seen) | Stand::Queued(seen) => Some(seen),
-            Stand::Unasked | Stand::Failed(_) | Stand::Held(_) => None,
+            Stand::Unasked | Stand::Failed(_) | Stand::Held(_) | Stand::Left => None,
         }
     }
 
     /// Whether the server may have something of it that has to be ended.
     pub(super) fn is_left(&self) -> bool {
-        matches!(self.stand, Stand::Held(_) | Stand::Queued(_)) || self.open.latest_ms > 0
+        matches!(self.stand, Stand::Held(_) | Stand::Queued(_) | Stand::Left)
+            || self.open.latest_ms > 0
     }
 }
 
