@@ -19,6 +19,7 @@ mod load;
 mod majority;
 mod minority;
 mod permits;
+mod releases;
 mod restarts;
 mod sentinels;
 mod servers;
