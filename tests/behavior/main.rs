@@ -153,9 +153,8 @@ macro_rules! behaviors {
 /// more, which is refused.
 ///
 /// Left out are rate limits, which a quorum does not keep; semaphores whose users name different
-/// limits, since the number of votes follows from the limit; one of 25 permits, which would take as
-/// many servers and two more; and thousands at once in one process, whose requests alone take longer
-/// than the 50 ms that each server has.
+/// limits, since the number of votes follows from the limit; and one of 25 permits, which would take as
+/// many servers and two more.
 mod on_a_quorum {
     sentences! { [cfg(test)] crate::rig::QuorumRig<3>;
         mutex {
@@ -171,6 +170,7 @@ mod on_a_quorum {
             the_same_task_does_not_get_a_lock_twice,
             a_guard_that_is_dropped_and_one_that_is_released_free_the_lock_alike,
             fencing_tokens_rise_from_holder_to_holder,
+            five_thousand_tasks_are_served_with_the_defaults,
             two_tasks_play_ping_pong_without_a_lost_wake_up,
         }
         lease {

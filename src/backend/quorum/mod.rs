@@ -41,6 +41,9 @@ use crate::token::{Instance, Token};
 /// The fewest servers of which one may fail, and the most that are worth asking.
 const FEWEST: usize = 3;
 const MOST: usize = 15;
+/// So many requests are answered well within the time that a server has for its vote, and keep it
+/// busy over any network that is near enough for a quorum.
+const ROOM: usize = 128;
 /// How long no prompt server is silent.
 const SILENCE: Duration = Duration::from_millis(200);
 
@@ -88,6 +91,7 @@ impl QuorumBackend {
             server_timeout: quorum.server_timeout,
             silence,
             quarantine: quorum.quarantine,
+            room: ROOM,
         };
         let instance = Instance::draw()?;
         let panel = Panel {

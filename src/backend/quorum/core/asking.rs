@@ -51,12 +51,9 @@ impl Core {
             vote.again = true;
             return;
         }
-        let latest = u64::try_from(command_timeout.as_millis()).unwrap_or(u64::MAX);
-        let latest_ms = server_ms.saturating_add(latest);
-        vote.open.sent(latest_ms);
-        vote.asked = Some(now);
-        vote.again = false;
-        waiter.silent_at = waiter.silent_at.min(now.after(timeout));
+        if vote.lined {
+            return;
+        }
         if waiter.ticket == 0 {
             // In the order of this process' callers, too.
             waiter.ticket = estimate.max(last_ticket + 1);
@@ -67,9 +64,22 @@ impl Core {
                 self.join_gate(&gate, ticket, token);
             }
         }
-        let Some(Entry::Waiting(waiter)) = self.entries.get(&token) else {
+        let is_busy = self.is_busy(server);
+        let Some(Entry::Waiting(waiter)) = self.entries.get_mut(&token) else {
             return;
         };
+        let vote = &mut waiter.votes[server];
+        if is_busy {
+            vote.lined = true;
+            self.servers[server].line.push_back(token);
+            return;
+        }
+        let latest = u64::try_from(command_timeout.as_millis()).unwrap_or(u64::MAX);
+        let latest_ms = server_ms.saturating_add(latest);
+        vote.open.sent(latest_ms);
+        vote.asked = Some(now);
+        vote.again = false;
+        waiter.silent_at = waiter.silent_at.min(now.after(timeout));
         let ask = Ask {
             lease: terms.lease(),
             latest_ms,
@@ -98,6 +108,7 @@ impl Core {
         };
         let gave_way = waiter.attempts > 0;
         self.ask(now, token, server);
+        self.to_the_front(token, server);
         if gave_way {
             self.ask_all(now, token);
         }

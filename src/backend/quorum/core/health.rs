@@ -4,6 +4,7 @@
 //! one costs every acquisition a request that is to be cleaned up later, so it is only probed.
 
 use std::borrow::Cow;
+use std::collections::VecDeque;
 use std::time::Duration;
 
 use super::Core;
@@ -16,6 +17,7 @@ use crate::backend::server::reply::Failure;
 use crate::backend::server::reply::failure::Trouble;
 use crate::error::BackendErrorKind;
 use crate::time::Instant;
+use crate::token::Token;
 
 #[derive(Debug, Default)]
 pub(super) struct Server {
@@ -45,8 +47,10 @@ pub(super) struct Server {
     /// What was ended there.
     pub(super) recent: Recent<Who>,
     /// The requests under way, and since when nothing was heard of them.
-    in_flight: usize,
+    pub(super) in_flight: usize,
     unheard: Option<Instant>,
+    /// Who is to be asked for when there is room.
+    pub(super) line: VecDeque<Token>,
     /// It was silent for too long.
     silent: bool,
     /// It is none of its own, and so has no vote.
@@ -193,6 +197,7 @@ impl Core {
             known.trouble = trouble;
         }
         known.away_since.get_or_insert(now);
+        self.clear_line(server);
     }
 
     pub(super) fn sent_to(&mut self, now: Instant, server: usize) {
@@ -320,6 +325,7 @@ mod tests {
                 server_timeout: None,
                 silence: Duration::from_millis(200),
                 quarantine: true,
+                room: 2,
             };
             Self {
                 core: Core::new(3, Settings::default(), options),

@@ -18,6 +18,7 @@ pub(super) mod failing;
 mod gates;
 mod health;
 mod holding;
+mod line;
 mod shutdown;
 #[cfg(test)]
 mod tests;
@@ -87,6 +88,8 @@ pub(super) struct Options {
     pub(super) silence: Duration,
     /// Whether a server that may have lost leases has no vote until they have ended.
     pub(super) quarantine: bool,
+    /// How many requests may be under way to a server before who waits is asked for.
+    pub(super) room: usize,
 }
 
 impl Options {
@@ -248,6 +251,7 @@ impl Core {
             }
         }
         self.schedule(token);
+        self.ask_next(now, server);
         self.settle_shutdown(now);
     }
 

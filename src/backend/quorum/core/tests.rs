@@ -286,6 +286,7 @@ impl World {
             server_timeout: None,
             silence: Duration::from_millis(200),
             quarantine: true,
+            room: 2,
         };
         let core = || Core::new(servers, settings.clone(), options.clone());
         let kind = if limit == 1 {

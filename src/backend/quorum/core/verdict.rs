@@ -48,15 +48,18 @@ impl Core {
         }
         let timeout = self.options.server_timeout(terms.ttl);
         let newest = grants.iter().map(|grant| grant.sent).max();
-        let (mut said_no, mut full, mut finals, mut pending, mut lost) = (0, 0, 0, 0, 0);
-        let mut older = 0;
+        let (mut said_no, mut full, mut finals, mut lost) = (0, 0, 0, 0);
+        let (mut pending, mut late, mut older) = (0, 0, 0);
         for (server, vote) in waiter.votes.iter().enumerate() {
             if vote.grant(now).is_some() {
                 continue;
             }
             let votes = self.votes(now, server, terms.ttl.get());
-            let hopeful = vote.asked.is_some_and(|at| now < at.after(timeout)) && votes;
+            let asked = vote.asked.is_some() || vote.lined;
+            let in_time = vote.asked.is_none_or(|at| now < at.after(timeout));
+            let hopeful = asked && in_time && votes;
             pending += usize::from(hopeful);
+            late += usize::from(asked && !in_time && votes);
             match &vote.stand {
                 Stand::Full(_) => full += 1,
                 Stand::Failed(failure) if matches!(**failure, Failure::Final(..)) => finals += 1,
@@ -90,8 +93,8 @@ impl Core {
             } else if pending > 0 {
                 // Whether it is refused or fails, they tell.
                 Verdict::Open
-            } else if held + pending + away.count() >= needed {
-                // They may be back before its patience is over.
+            } else if held + late + away.count() >= needed {
+                // They may answer, or be back, before its patience is over.
                 Verdict::Open
             } else {
                 Verdict::Failed

@@ -11,6 +11,8 @@ pub(super) struct Vote {
     pub(super) open: Open,
     /// The sending of the request under way.
     pub(super) asked: Option<Instant>,
+    /// To be asked for when the server has room.
+    pub(super) lined: bool,
     /// To be asked again when the answer is there, because something changed meanwhile.
     pub(super) again: bool,
 }

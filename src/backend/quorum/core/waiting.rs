@@ -183,6 +183,19 @@ impl Core {
             return;
         }
         let waits = waiter.entered && waiter.request.terms.wait != Wait::No;
+        // Of many that ask at once, the last are answered late.
+        let patient = waiter.request.terms.wait == Wait::Unbounded
+            && waiter.request.terms.bridge.is_none()
+            && !waiter.entered;
+        if patient && now >= waiter.patience && self.is_under_way(now, token) {
+            let patience = now.after(self.settings.command_timeout);
+            if let Some(Entry::Waiting(waiter)) = self.entries.get_mut(&token) {
+                waiter.patience = patience;
+            }
+        }
+        let Some(Entry::Waiting(waiter)) = self.entries.get_mut(&token) else {
+            return;
+        };
         if !waits && now >= waiter.patience {
             let error = self.waiter_error(now, token);
             self.leave(now, token, Err(error.into()));
