@@ -2,7 +2,7 @@
 //! and what to do.
 //!
 //! [`Portcullis::check`](crate::Portcullis::check) looks, and [`Portcullis::connect`] builds a handle
-//! and insists on a server that fits.
+//! and insists on a server that fits, or on a majority of those of a [quorum](crate::quorum).
 //!
 //! [`Portcullis::connect`]: crate::Portcullis::connect
 
@@ -79,12 +79,27 @@ pub struct Report {
     /// None where gates are in memory, which no server could be unfit for.
     servers: Vec<Server>,
     findings: Vec<Finding>,
+    /// How many of the servers of a quorum are needed.
+    needed: Option<usize>,
 }
 
 impl Report {
+    /// Of a quorum, where so many servers are needed.
+    pub(crate) fn of_quorum(needed: usize) -> Self {
+        Self {
+            needed: Some(needed),
+            ..Self::default()
+        }
+    }
+
     /// Adds what was found at a server, as far as it was not found at another.
     pub(crate) fn add(&mut self, server: Server, findings: Vec<Finding>) {
         self.servers.push(server);
+        self.find(findings);
+    }
+
+    /// Adds what was found of none of the servers, or of all together.
+    pub(crate) fn find(&mut self, findings: Vec<Finding>) {
         for finding in findings {
             if !self.findings.contains(&finding) {
                 self.findings.push(finding);
@@ -118,7 +133,8 @@ impl Report {
         self.servers.first()
     }
 
-    /// What is known of each server: of a cluster, the masters.
+    /// What is known of each server: of a cluster, the masters; of a quorum, all servers in the order
+    /// in which they were named, also those that could not be asked.
     #[must_use]
     pub fn servers(&self) -> &[Server] {
         &self.servers
@@ -130,9 +146,16 @@ impl fmt::Display for Report {
         if self.servers.is_empty() {
             f.write_str("gates in this process' memory")?;
         }
+        if let Some(needed) = self.needed {
+            let servers = self.servers.len();
+            writeln!(f, "a quorum: {needed} of {servers} servers are needed")?;
+        }
         for (number, server) in self.servers.iter().enumerate() {
             if number > 0 {
                 f.write_str("\n")?;
+            }
+            if self.needed.is_some() {
+                write!(f, "server {}: ", number + 1)?;
             }
             server.fmt(f)?;
         }

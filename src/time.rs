@@ -44,6 +44,14 @@ impl Instant {
         )
     }
 
+    /// So much earlier, as far as this clock goes back.
+    pub(crate) fn before(self, duration: Duration) -> Self {
+        Self(
+            self.0
+                .saturating_sub(u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)),
+        )
+    }
+
     /// The time from `earlier` to this reading, zero if it is not earlier.
     pub(crate) const fn since(self, earlier: Self) -> Duration {
         Duration::from_nanos(self.0.saturating_sub(earlier.0))

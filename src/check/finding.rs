@@ -130,6 +130,62 @@ pub enum Finding {
     },
     /// The user at the sentinels may not listen to them.
     UntoldFailovers,
+    /// Of one server of a [quorum](crate::quorum). What would be a [problem](Severity::Problem)
+    /// elsewhere is a warning here: that server has no vote, and a minority may lack theirs.
+    #[non_exhaustive]
+    AtServer {
+        /// Which one, from 1, in the order in which they were named.
+        server: usize,
+        /// What was found there.
+        finding: Box<Finding>,
+    },
+    /// It could not be asked.
+    #[non_exhaustive]
+    Unasked {
+        /// Why.
+        cause: String,
+    },
+    /// So few servers of a quorum fit that it lets nobody in.
+    #[non_exhaustive]
+    NoMajority {
+        /// How many servers fit.
+        usable: usize,
+        /// How many have to.
+        needed: usize,
+    },
+    /// A quorum of an even number of servers, which tolerates no more failures than one less.
+    #[non_exhaustive]
+    EvenNumber {
+        /// How many there are.
+        servers: usize,
+    },
+    /// Two addresses of a quorum lead to one server, which has one vote.
+    #[non_exhaustive]
+    SameServer {
+        /// The other one, from 1.
+        other: usize,
+    },
+    /// It may have lost leases of a quorum in a restart or a failover, and has no vote until they
+    /// have ended: see [`Builder::quarantine`](crate::Builder::quarantine).
+    #[non_exhaustive]
+    TooYoung {
+        /// For how long it surely has had its data.
+        age: Duration,
+    },
+    /// It does not tell for how long it has run, which the
+    /// [quarantine](crate::Builder::quarantine) relies on.
+    Ageless,
+    /// A restart makes it forget leases of a quorum, and nothing keeps it from giving its vote again:
+    /// the [quarantine](crate::Builder::quarantine) is off.
+    Forgetful,
+    /// It answers too late for its vote to count, or nearly so.
+    #[non_exhaustive]
+    SlowVote {
+        /// The median of a few round trips.
+        round_trip: Duration,
+        /// How long it has for its vote, at gates with the default TTL.
+        server_timeout: Duration,
+    },
     /// It does not tell.
     #[non_exhaustive]
     Unknown {
@@ -146,8 +202,15 @@ impl Finding {
     pub const fn severity(&self) -> Severity {
         match self {
             Self::MissingRight { severity, .. } => *severity,
+            Self::AtServer { finding, .. } => match finding.severity() {
+                Severity::Problem => Severity::Warning,
+                milder => milder,
+            },
             Self::Replica
             | Self::Cluster
+            | Self::Unasked { .. }
+            | Self::NoMajority { .. }
+            | Self::SameServer { .. }
             | Self::TooOld { .. }
             | Self::Declines { .. }
             | Self::NotLoaded { .. }
@@ -162,6 +225,11 @@ impl Finding {
             | Self::SubscriberFails { .. }
             | Self::SilentSentinels { .. }
             | Self::UntoldFailovers
+            | Self::EvenNumber { .. }
+            | Self::TooYoung { .. }
+            | Self::Ageless
+            | Self::Forgetful
+            | Self::SlowVote { .. }
             | Self::Unheard => Severity::Warning,
             Self::Unknown { .. } => Severity::Note,
         }
@@ -272,6 +340,61 @@ impl fmt::Display for Finding {
             Self::UntoldFailovers => f.write_str(
                 "a sentinel's user may not listen, so a failover is noticed by asking every second; \
                  add `+subscribe &+switch-master &+promoted-slave`",
+            ),
+            Self::AtServer { server, finding } => {
+                write!(f, "server {server}")?;
+                if finding.severity() == Severity::Problem {
+                    f.write_str(" has no vote")?;
+                }
+                f.write_str(": ")?;
+                match &**finding {
+                    Self::Cluster => f.write_str(
+                        "the server is a node of a cluster, whose nodes fail over to each other; name \
+                         a server of its own",
+                    ),
+                    other => other.fmt(f),
+                }
+            }
+            Self::Unasked { cause } => write!(f, "it could not be asked: {cause}"),
+            Self::NoMajority { usable, needed } => write!(
+                f,
+                "{usable} of the {needed} servers fit that are needed to let anybody in; see to the \
+                 others"
+            ),
+            Self::EvenNumber { servers } => write!(
+                f,
+                "a quorum of {servers} servers tolerates no more failures than one of {}; name an odd \
+                 number",
+                servers.saturating_sub(1)
+            ),
+            Self::SameServer { other } => write!(
+                f,
+                "its address leads to server {other}, which has one vote; name independent servers"
+            ),
+            Self::TooYoung { age } => write!(
+                f,
+                "the server may have lost leases {} s ago, in a restart or a failover, so it has no \
+                 vote at gates whose TTL is longer, until that is over",
+                age.as_secs()
+            ),
+            Self::Ageless => f.write_str(
+                "the server does not tell for how long it has run, so it has no vote until a TTL after \
+                 each connection; let its user run INFO",
+            ),
+            Self::Forgetful => f.write_str(
+                "a restart of the server forgets what was held, and the quarantine is off that would \
+                 keep it from voting until that has ended; turn it on, or set appendonly yes and \
+                 appendfsync always",
+            ),
+            Self::SlowVote {
+                round_trip,
+                server_timeout,
+            } => write!(
+                f,
+                "the server takes {} ms to answer, and has {} ms for its vote (server_timeout); raise \
+                 that, or move closer",
+                round_trip.as_millis(),
+                server_timeout.as_millis()
             ),
             Self::Unknown { what, command } => write!(
                 f,

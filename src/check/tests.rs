@@ -89,6 +89,47 @@ fn findings() -> Vec<Finding> {
     findings
 }
 
+/// Of three servers, of which one could not be asked.
+fn of_quorum() -> Report {
+    let mut report = Report::of_quorum(2);
+    let at = |server, finding| {
+        vec![Finding::AtServer {
+            server,
+            finding: Box::new(finding),
+        }]
+    };
+    let cause = "connection refused".to_owned();
+    report.add(servers().remove(0), vec![]);
+    report.add(Server::default(), at(2, Finding::Unasked { cause }));
+    report.add(servers().remove(0), at(3, Finding::SameServer { other: 1 }));
+    let age = Duration::from_millis(2_900);
+    let all = [
+        at(1, Finding::TooYoung { age }),
+        at(1, Finding::Ageless),
+        at(1, Finding::Forgetful),
+        at(2, Finding::Cluster),
+        at(3, Finding::Replica),
+        at(
+            3,
+            Finding::SlowVote {
+                round_trip: Duration::from_millis(30),
+                server_timeout: Duration::from_millis(50),
+            },
+        ),
+        vec![
+            Finding::EvenNumber { servers: 4 },
+            Finding::NoMajority {
+                usable: 1,
+                needed: 2,
+            },
+        ],
+    ];
+    for findings in all {
+        report.find(findings);
+    }
+    report
+}
+
 fn servers() -> Vec<Server> {
     let whole = Server {
         name: Some("Valkey"),
@@ -130,6 +171,7 @@ fn reports_read_as_was_agreed_upon() {
     }
     let report = of_one(findings());
     let _ = writeln!(text, "\n{report}\n\n{}", Report::default());
+    let _ = writeln!(text, "\n{}", of_quorum());
     let unfit = ConnectError::Unfit(of_one(vec![Finding::Replica]));
     let _ = writeln!(text, "\n{unfit}");
     snapshot::assert(TEXTS, &text);
@@ -145,4 +187,10 @@ fn the_worst_stands_first_and_only_problems_make_a_server_unfit() {
         .into_iter()
         .filter(|finding| finding.severity() != Severity::Problem);
     assert!(of_one(mild.collect()).is_ok());
+    assert!(!of_quorum().is_ok());
+    let at_one = Finding::AtServer {
+        server: 1,
+        finding: Box::new(Finding::Replica),
+    };
+    assert!(of_one(vec![at_one]).is_ok(), "a minority may be unfit");
 }

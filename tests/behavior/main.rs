@@ -175,11 +175,10 @@ macro_rules! behaviors {
 /// more, which is refused.
 ///
 /// Left out are rate limits, which a quorum does not keep; semaphores whose users name different
-/// limits, since the number of votes follows from the limit; one of 25 permits, which would take as
-/// many servers and two more; and thousands at once in one process, whose requests alone take longer
-/// than the 50 ms that each server has.
+/// limits, since the number of votes follows from the limit; and one of 25 permits, which would take as
+/// many servers and two more.
 mod on_a_quorum {
-    locks! { [cfg(test)] crate::rig::QuorumRig<3>; ; }
+    locks! { [cfg(test)] crate::rig::QuorumRig<3>; five_thousand_tasks_are_served_with_the_defaults,; }
 }
 
 mod on_a_quorum_of_seven {

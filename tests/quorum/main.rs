@@ -14,12 +14,17 @@ mod leftovers;
 mod support;
 
 mod building;
+mod checks;
+mod clocks;
 mod fences;
 mod interop;
 mod layers;
+mod load;
 mod majority;
 mod minority;
 mod permits;
+mod releases;
 mod restarts;
+mod sentinels;
 mod servers;
 mod waiters;

@@ -1,65 +1,33 @@
 //! A minority that fails, in any way: the others go on.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use tokio::task::JoinSet;
-
-use crate::common::{LIMIT, LONG, give_back, note, promptly, take, within};
+use crate::common::{LIMIT, LONG, give_back, promptly, take};
+use crate::load::Load;
 use crate::servers::{Failing, Servers};
-use crate::support::{History, Mode, wait_for};
-
-/// How many are to be served while servers are away.
-const SERVED: usize = 20;
+use crate::support::{Mode, wait_for};
 
 #[tokio::test]
 async fn any_two_of_five_may_fail_in_any_way_under_load_and_are_used_again_when_they_are_back() {
     let servers = Servers::start(5);
-    let history = History::default();
-    let (stop, served) = (
-        Arc::new(AtomicBool::new(false)),
-        Arc::new(AtomicUsize::new(0)),
-    );
-    let mut tasks = JoinSet::new();
-    for _ in 0..2 {
-        let handle = servers.handle();
-        for _ in 0..3 {
-            let mutex = handle.mutex("withdraw").ttl(LONG).expect("in range");
-            let (history, stop, served) = (history.clone(), stop.clone(), served.clone());
-            tasks.spawn(async move {
-                while !stop.load(Ordering::Relaxed) {
-                    let moment = tokio::time::sleep(Duration::from_millis(1));
-                    if note(&history, 1, mutex.lock(), moment).await.is_ok() {
-                        served.fetch_add(1, Ordering::Relaxed);
-                    }
-                }
-            });
-        }
-    }
-    let more = async |what: &str| {
-        let before = served.load(Ordering::Relaxed);
-        wait_for(what, LIMIT, async || {
-            served.load(Ordering::Relaxed) >= before + SERVED
-        })
-        .await;
-    };
-    more("all is well").await;
+    let handles = (0..2).map(|_| servers.handle());
+    let load = Load::start(handles, |handle| {
+        handle.mutex("withdraw").ttl(LONG).expect("in range")
+    });
+    load.goes_on("all is well").await;
     let look = servers.handle().mutex("look").ttl(LONG).expect("in range");
     let pairs = (0..5).flat_map(|one| (one + 1..5).map(move |other| [one, other]));
     for (failing, way) in pairs.zip(Failing::ALL.into_iter().cycle()) {
         for server in failing {
             servers.fail(server, way);
         }
-        more(&format!("{failing:?} are {way:?}")).await;
+        load.goes_on(&format!("two are {way:?}")).await;
         for server in failing {
             servers.mend(server, way);
         }
         servers.until_held_on(&look, 5).await;
     }
-    stop.store(true, Ordering::Relaxed);
-    within(LIMIT, "all end", tasks.join_all()).await;
-    history.assert_sound(1);
+    load.assert_sound().await;
     servers.settled().await;
 }
 

@@ -11,6 +11,7 @@ use tokio::time::sleep;
 use super::call::{Call, token_of};
 use super::core::{Command, Core};
 use super::line::{Line, News, Order};
+use crate::backend::server::core::Channel;
 use crate::backend::server::inbox::{Inbox, Listener};
 use crate::backend::server::reply::Failure;
 use crate::backend::server::weather::{Change, Weather};
@@ -45,7 +46,9 @@ pub(super) struct Driver {
     /// Made when they are first needed.
     lines: Vec<UnboundedSender<Order>>,
     /// What keeps the listeners running.
-    inboxes: Vec<UnboundedSender<crate::backend::server::core::Channel>>,
+    inboxes: Vec<UnboundedSender<Channel>>,
+    /// How the names of processes' own channels begin.
+    channels: String,
     weather: Vec<Weather>,
     /// When silent servers are tried.
     probe_at: Instant,
@@ -72,10 +75,11 @@ impl Driver {
             settings,
             prompt,
             instance,
-            prefix,
             events,
             lines: Vec::new(),
             inboxes: Vec::new(),
+            channels: prefix.inbox_channels(),
+            prefix,
             probe_at: Instant::FAR,
             warned_eviction: false,
             warned_channels: false,
@@ -257,6 +261,9 @@ impl Driver {
             }
             // Only where each slot has channels of its own.
             Inbox::Heard { .. } | Inbox::Moved(_) => {}
+            Inbox::Message { channel, .. } if !channel.starts_with(&self.channels) => {
+                self.core.released_elsewhere(now, &channel);
+            }
             Inbox::Message { text, .. } => {
                 // Anybody can write here; what names no waiter of ours is no reason to do anything.
                 if let Some(token) = token_of(&text, &self.instance) {
@@ -286,6 +293,12 @@ impl Driver {
     fn flush(&mut self) {
         if self.inboxes.is_empty() && self.core.wants_inbox() {
             self.start_inboxes();
+        }
+        for change in self.core.take_channels() {
+            for inbox in &self.inboxes {
+                // A listener ends after this thread only.
+                let _ = inbox.send(change.clone());
+            }
         }
         let calls = self.core.take_calls();
         if calls.is_empty() {

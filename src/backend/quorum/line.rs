@@ -11,6 +11,7 @@ use redis::{Cmd, Pipeline, RedisError, Value};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::time::{sleep_until, timeout};
 
+use super::arrival::Arrival;
 use super::call::Call;
 use super::driver::Event;
 use super::script;
@@ -27,21 +28,6 @@ use crate::token::Instance;
 /// So many requests share a write.
 const BATCH: usize = 16;
 const RETRY: Backoff = Backoff::new(Duration::from_millis(20), Duration::from_millis(500));
-
-/// A server to which a connection was made, as far as it tells of itself.
-#[derive(Debug)]
-pub(super) struct Arrival {
-    /// Its clock.
-    pub(super) us: u64,
-    /// Which start of which server it is.
-    pub(super) run_id: Option<String>,
-    /// How long it has run at the least.
-    pub(super) uptime: Duration,
-    /// Whether a restart loses nothing: `appendfsync always`.
-    pub(super) durable: bool,
-    /// The policy by which it may drop keys that are in use, if it has one.
-    pub(super) evicts: Option<String>,
-}
 
 /// What a line is to do.
 #[derive(Debug)]
@@ -149,17 +135,15 @@ impl Line {
             let scripts = |_| link::scripts(script::all());
             let mut fresh = link::connect(&origin, &settings, &probe, false, scripts).await?;
             let mut look = Pipeline::new();
-            look.cmd("INFO").arg("server");
-            look.cmd("INFO").arg("persistence");
-            look.cmd("CONFIG").arg("GET").arg("appendfsync");
-            let look = fresh.connection.send_packed_commands(&look, 0, 3);
+            for question in Arrival::QUESTIONS {
+                look.cmd(question[0]).arg(&question[1..]);
+            }
+            let look = fresh.connection.send_packed_commands(&look, 0, look.len());
             let told = timeout(settings.connect_timeout, look).await;
             let told = told.map_err(|_| link::timed_out())??;
-            Ok::<_, RedisError>((
-                fresh.connection,
-                fresh.term,
-                arrival(fresh.us, fresh.evicts, &told),
-            ))
+            let reached = (fresh.term, origin.reign(fresh.term));
+            let arrival = Arrival::read(fresh.us, fresh.evicts, reached, &told);
+            Ok::<_, RedisError>((fresh.connection, fresh.term, arrival))
         };
         let attempt = tokio::spawn(attempt).await;
         attempt.unwrap_or_else(|_| Err((redis::ErrorKind::Client, "connecting panicked").into()))
@@ -320,29 +304,4 @@ enum Served {
     None,
     /// The driver is gone.
     Gone,
-}
-
-/// Reads what a server tells of itself; what it may not tell counts as the worse.
-fn arrival(us: u64, evicts: Option<String>, told: &[Value]) -> Arrival {
-    let field = |at: usize, name: &str| link::field(told.get(at)?, name);
-    let uptime = field(0, "uptime_in_seconds:").and_then(|text| text.parse::<u64>().ok());
-    // It counts the seconds that have begun on the wall clock: up to one too many.
-    let uptime = uptime.map(|seconds| seconds.saturating_sub(1));
-    let appends = field(1, "aof_enabled:") == Some("1");
-    let always = told.get(2).is_some_and(|answer| {
-        let answer: redis::RedisResult<std::collections::HashMap<String, String>> =
-            redis::from_redis_value(answer.clone()).map_err(Into::into);
-        answer.is_ok_and(|settings| {
-            settings
-                .get("appendfsync")
-                .is_some_and(|when| when == "always")
-        })
-    });
-    Arrival {
-        us,
-        run_id: field(0, "run_id:").map(str::to_owned),
-        uptime: Duration::from_secs(uptime.unwrap_or_default()),
-        durable: appends && always,
-        evicts,
-    }
 }

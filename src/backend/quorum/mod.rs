@@ -4,7 +4,9 @@
 //! decided here, on one background thread like a single server's. Its parts are those of a single
 //! server wherever the idea is the same: origins, links, inboxes, clocks, failures, timers.
 
+mod arrival;
 mod call;
+mod check;
 mod core;
 mod driver;
 mod line;
@@ -19,11 +21,13 @@ use std::time::Duration;
 use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 use tokio::sync::oneshot;
 
+use self::check::Panel;
 use self::core::{Command, Core, Options};
 use self::driver::Driver;
 pub(crate) use self::script::all as scripts;
 use super::local::Local;
 use super::server::call::Request;
+use super::server::check::attend::{Look, attend};
 use super::server::{Origin, Settings};
 use super::{
     Acquire, Backend, CheckAnswer, Place, ReleaseAnswer, ShutdownReport, Take, Taking, Terms,
@@ -37,6 +41,9 @@ use crate::token::{Instance, Token};
 /// The fewest servers of which one may fail, and the most that are worth asking.
 const FEWEST: usize = 3;
 const MOST: usize = 15;
+/// So many requests are answered well within the time that a server has for its vote, and keep it
+/// busy over any network that is near enough for a quorum.
+const ROOM: usize = 128;
 /// How long no prompt server is silent.
 const SILENCE: Duration = Duration::from_millis(200);
 
@@ -60,6 +67,7 @@ impl Default for QuorumSettings {
 pub(crate) struct QuorumBackend {
     servers: usize,
     commands: UnboundedSender<Command>,
+    looks: UnboundedSender<Look>,
     local: Local,
 }
 
@@ -83,14 +91,28 @@ impl QuorumBackend {
             server_timeout: quorum.server_timeout,
             silence,
             quarantine: quorum.quarantine,
+            room: ROOM,
         };
         let instance = Instance::draw()?;
+        let panel = Panel {
+            origins: origins.clone(),
+            settings: settings.clone(),
+            prefix: prefix.clone(),
+            options: options.clone(),
+        };
+        let (looks, ordered) = unbounded_channel();
         let (commands, receiver) = unbounded_channel();
         let servers = origins.len();
         let core = Core::new(servers, settings.clone(), options);
         let (driver, events) =
             Driver::new(core, origins, settings, silence, instance, prefix.clone());
-        thread::spawn(move || driver.run(receiver, events)).map_err(|error| {
+        let work = async move || {
+            let looking = tokio::spawn(attend(panel, ordered));
+            driver.run(receiver, events).await;
+            // Fails if it panicked, of which nothing follows for anybody here.
+            let _ = looking.await;
+        };
+        thread::spawn(work).map_err(|error| {
             ConfigError::new(
                 "background thread",
                 format!("it can't be started ({error})"),
@@ -99,6 +121,7 @@ impl QuorumBackend {
         Ok(Arc::new(Self {
             servers,
             commands,
+            looks,
             local: Local::default(),
         }))
     }
@@ -171,9 +194,8 @@ impl Backend for QuorumBackend {
     }
 
     fn check(&self, exact: Vec<String>, answer: CheckAnswer) {
-        drop(exact);
-        // Who does not wait for it any more needs no answer.
-        let _ = answer.send(Err(unsupported("looking at the server: it is not done")));
+        // Fails as a shutdown's sending does.
+        let _ = self.looks.send(Look { exact, answer });
     }
 
     fn shutdown(&self, deadline: Duration, answer: oneshot::Sender<ShutdownReport>) {

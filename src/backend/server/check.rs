@@ -4,21 +4,19 @@
 //! It has connections of its own, and keys that it makes up, so no gate in use notices it. Whatever
 //! it writes ends by itself, should it be cut short.
 
+pub(in crate::backend) mod attend;
 mod commands;
 mod info;
 mod pushes;
-mod scripts;
+pub(in crate::backend) mod scripts;
 
-use std::collections::HashMap;
-use std::collections::hash_map::Entry;
 use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
 use redis::{Pipeline, RedisError, Value};
-use tokio::sync::mpsc::UnboundedReceiver;
-use tokio::task::JoinSet;
 use tokio::time::timeout;
 
+use self::attend::Looker;
 use self::info::Info;
 use super::advice::Denied;
 use super::call::Names;
@@ -30,7 +28,6 @@ use super::reply::Failure;
 use super::reply::failure::Trouble;
 use super::script::Publish;
 use super::{Settings, reply};
-use crate::backend::CheckAnswer;
 use crate::check::{Finding, Persistence, Report, Role, Server, Severity};
 use crate::error::{BackendError, BackendErrorKind};
 use crate::key::{Kind, Prefix, Resource, Tag};
@@ -46,75 +43,17 @@ const ROUND_TRIPS: usize = 5;
 /// How many names are made up to find one in a master's slots.
 const DRAWS: usize = 2_000;
 
-/// A look that somebody asked for.
-#[derive(Debug)]
-pub(super) struct Look {
-    /// Keys that gates may be taken at verbatim.
-    pub(super) exact: Vec<String>,
-    pub(super) answer: CheckAnswer,
-}
-
-/// Takes the looks at a handle's server.
+/// Looks at a handle's server.
 #[derive(Debug, Clone)]
-pub(super) struct Inspector {
-    pub(super) origin: Origin,
-    pub(super) settings: Settings,
-    pub(super) prefix: Prefix,
+pub(in crate::backend) struct Inspector {
+    pub(in crate::backend) origin: Origin,
+    pub(in crate::backend) settings: Settings,
+    pub(in crate::backend) prefix: Prefix,
 }
 
-impl Inspector {
-    /// Runs until the handle is gone and the last look has ended.
-    ///
-    /// Looks at one thing follow each other, and all who ask meanwhile share the next: as many at once
-    /// as ask, as a probe of readiness may, would be a load and find the server slow.
-    pub(super) async fn run(self, mut looks: UnboundedReceiver<Look>) {
-        let mut under_way = JoinSet::new();
-        // Who waits for the next look, for each that is under way.
-        let mut next: HashMap<Vec<String>, Vec<CheckAnswer>> = HashMap::new();
-        let mut is_open = true;
-        // What is under way still has something to give back. Each of its steps has a deadline.
-        while is_open || !under_way.is_empty() {
-            tokio::select! {
-                look = looks.recv(), if is_open => match look {
-                    None => is_open = false,
-                    Some(Look { exact, answer }) => match next.entry(exact) {
-                        Entry::Occupied(mut next) => next.get_mut().push(answer),
-                        Entry::Vacant(next) => {
-                            let exact = next.key().clone();
-                            next.insert(Vec::new());
-                            under_way.spawn(self.clone().answer(exact, vec![answer]));
-                        }
-                    },
-                },
-                Some(ended) = under_way.join_next() => {
-                    // It can't fail: what may panic runs in a task of its own.
-                    let Ok(exact) = ended else { continue };
-                    let mut answers = next.remove(&exact).unwrap_or_default();
-                    answers.retain(|answer| !answer.is_closed());
-                    if !answers.is_empty() {
-                        next.insert(exact.clone(), Vec::new());
-                        under_way.spawn(self.clone().answer(exact, answers));
-                    }
-                }
-            }
-        }
-    }
-
-    /// One look for all who have asked for it; gives what was looked at.
-    async fn answer(self, exact: Vec<String>, answers: Vec<CheckAnswer>) -> Vec<String> {
-        let keys = exact.clone();
-        let look = tokio::spawn(async move { self.look(&keys).await });
-        let found = look
-            .await
-            .unwrap_or_else(|_| Err(BackendError::background_ended()));
-        for answer in answers {
-            // Who does not wait for it any more needs no answer.
-            let _ = answer.send(found.clone());
-        }
-        exact
-    }
-
-    async fn look(self, exact: &[String]) -> Result<Report, BackendError> {
+impl Looker for Inspector {
+    async fn look(self, exact: Vec<String>) -> Result<Report, BackendError> {
+        let exact = &*exact;
         let mut report = Report::default();
         let Some(seeds) = self.origin.seeds().cloned() else {
             let (server, findings) = self.look_at_one(exact, false, |_| true).await?;
@@ -139,7 +78,9 @@ impl Inspector {
         }
         Ok(report)
     }
+}
 
+impl Inspector {
     fn no_connection(&self, began: Instant, error: RedisError) -> BackendError {
         progress(began, self.settings.connect_timeout).failed(Some(&Trouble::of(error)), None)
     }
@@ -167,13 +108,32 @@ impl Inspector {
         in_cluster: bool,
         is_here: impl Fn(Tag) -> bool,
     ) -> Result<(Server, Vec<Finding>), BackendError> {
+        let mut survey = self.begin(in_cluster, is_here).await?;
+        survey.introduce().await?;
+        survey.try_cluster().await?;
+        #[cfg(feature = "sentinel")]
+        survey.ask_sentinels().await;
+        survey.measure().await?;
+        let may_eval = survey.try_commands(|_| true, exact).await?;
+        let scripts = link::all_scripts(survey.publish);
+        survey.load_scripts(&scripts, may_eval).await?;
+        survey.run_scripts(may_eval).await?;
+        survey.try_pushes(exact).await?;
+        Ok((survey.server, survey.findings))
+    }
+
+    /// Connects to the server, as somebody whose keys are there.
+    pub(in crate::backend) async fn begin(
+        self,
+        in_cluster: bool,
+        is_here: impl Fn(Tag) -> bool,
+    ) -> Result<Survey, BackendError> {
         let instance = self.draw(is_here)?;
         let began = Instant::now();
         let connection = self.origin.connect(&self.settings).await;
         let connection = connection.map_err(|error| self.no_connection(began, error))?;
-        let connection = connection.connection;
-        let mut survey = Survey {
-            connection,
+        Ok(Survey {
+            connection: connection.connection,
             place: Resource::probe(&self.prefix, Kind::Mutex, &instance),
             names: Names::new(self.prefix.clone()),
             asked: began,
@@ -184,16 +144,7 @@ impl Inspector {
             server_us: None,
             server: Server::default(),
             findings: Vec::new(),
-        };
-        survey.introduce().await?;
-        survey.try_cluster().await?;
-        #[cfg(feature = "sentinel")]
-        survey.ask_sentinels().await;
-        survey.measure().await?;
-        let may_eval = survey.try_commands(exact).await?;
-        survey.try_scripts(may_eval).await?;
-        survey.try_pushes(exact).await?;
-        Ok((survey.server, survey.findings))
+        })
     }
 }
 
@@ -207,14 +158,14 @@ fn progress(began: Instant, limit: Duration) -> Progress {
 }
 
 /// One look under way.
-struct Survey {
+pub(in crate::backend) struct Survey {
     inspector: Inspector,
     connection: MultiplexedConnection,
     /// Who tries the rights; known to nobody else.
-    instance: Instance,
+    pub(in crate::backend) instance: Instance,
     /// Where commands are tried.
     place: Resource,
-    names: Names,
+    pub(in crate::backend) names: Names,
     /// Whether it is the node of a cluster that it is meant to be.
     in_cluster: bool,
     publish: Publish,
@@ -222,8 +173,8 @@ struct Survey {
     asked: Instant,
     /// The server's clock at the last look at it.
     server_us: Option<(u64, Instant)>,
-    server: Server,
-    findings: Vec<Finding>,
+    pub(in crate::backend) server: Server,
+    pub(in crate::backend) findings: Vec<Finding>,
 }
 
 /// What a request came to that the server answered.
@@ -239,7 +190,7 @@ enum Outcome {
 
 impl Survey {
     /// Adds what was not found before.
-    fn find(&mut self, finding: Finding) {
+    pub(in crate::backend) fn find(&mut self, finding: Finding) {
         if !self.findings.contains(&finding) {
             self.findings.push(finding);
         }
@@ -251,7 +202,7 @@ impl Survey {
     }
 
     /// How long each request may take.
-    fn patience(&self) -> Duration {
+    pub(in crate::backend) fn patience(&self) -> Duration {
         self.inspector.settings.command_timeout
     }
 
@@ -275,7 +226,10 @@ impl Survey {
         Err(progress(began, limit).failed(None, Some(&failure)))
     }
 
-    async fn ask_one(&mut self, words: &[&str]) -> Result<Value, BackendError> {
+    pub(in crate::backend) async fn ask_one(
+        &mut self,
+        words: &[&str],
+    ) -> Result<Value, BackendError> {
         let mut pipeline = Pipeline::new();
         pipeline.cmd(words[0]).arg(&words[1..]);
         let mut values = self.ask(&pipeline).await?;
@@ -358,7 +312,7 @@ impl Survey {
     }
 
     /// Asks the server who it is.
-    async fn introduce(&mut self) -> Result<(), BackendError> {
+    pub(in crate::backend) async fn introduce(&mut self) -> Result<(), BackendError> {
         let mut pipeline = Pipeline::new();
         pipeline.cmd("TIME").cmd("INFO");
         let answers: [Value; 2] = self.ask(&pipeline).await?.try_into().unwrap_or_default();
@@ -468,7 +422,7 @@ impl Survey {
 
     /// Asks the sentinels that led here how many of them there are.
     #[cfg(feature = "sentinel")]
-    async fn ask_sentinels(&mut self) {
+    pub(in crate::backend) async fn ask_sentinels(&mut self) {
         let settings = &self.inspector.settings;
         let Some(sentinels) = self.inspector.origin.found_by(settings).await else {
             return;
@@ -484,7 +438,7 @@ impl Survey {
     }
 
     /// Measures how far away it is, and how far its clock is apart.
-    async fn measure(&mut self) -> Result<(), BackendError> {
+    pub(in crate::backend) async fn measure(&mut self) -> Result<(), BackendError> {
         let mut trips = Vec::with_capacity(ROUND_TRIPS);
         for _ in 0..ROUND_TRIPS {
             let (sent, wall) = (Instant::now(), std::time::SystemTime::now());

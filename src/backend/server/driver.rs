@@ -12,7 +12,7 @@ use tokio::time::{sleep, timeout};
 
 use super::Settings;
 use super::acknowledger::Acknowledger;
-use super::call::{Body, Call, Names};
+use super::call::{Body, Call, End, Names};
 use super::cluster::Cluster;
 use super::cluster::redirect::{Address, Redirect};
 use super::cluster::view::View;
@@ -110,7 +110,7 @@ pub(super) struct Driver {
     /// Set when nobody is left who could ask or be told anything: then the rest is given up.
     pub(super) last: Option<Instant>,
     weather: Weather,
-    recent: Recent,
+    recent: Recent<End>,
     /// When connections that serve nothing are tried again.
     pub(super) probe_at: Instant,
     pub(super) warned_eviction: bool,
@@ -473,6 +473,12 @@ impl Driver {
     fn note_ends(&mut self, now: Instant, term: Term, calls: &[Call], values: &[Value]) {
         for (call, value) in calls.iter().zip(values) {
             if let (Body::End(end), false) = (&call.body, matches!(value, Value::ServerError(_))) {
+                let end = End {
+                    token: end.token,
+                    resource: Arc::clone(&end.resource),
+                    // Whatever was asked by this token has been answered.
+                    latest_ms: 0,
+                };
                 self.recent.note(now, term, end);
             }
         }
@@ -483,7 +489,13 @@ impl Driver {
         let core = &self.core;
         let again = self
             .recent
-            .take(now, term, |end| core.link_of(end.resource.tag) == link);
+            .take(term, |end| core.link_of(end.resource.tag) == link);
+        let again: Vec<Call> = again
+            .map(|end| Call {
+                sent: now,
+                body: Body::End(end),
+            })
+            .collect();
         let mut again = again.into_iter();
         while again.len() > 0 {
             let batch = again.by_ref().take(BATCH).collect();

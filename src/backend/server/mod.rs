@@ -9,7 +9,7 @@ mod acknowledger;
 mod advice;
 pub(super) mod backoff;
 pub(super) mod call;
-mod check;
+pub(super) mod check;
 pub(super) mod clock;
 mod cluster;
 pub(super) mod core;
@@ -19,7 +19,7 @@ pub(super) mod inbox;
 pub(super) mod link;
 mod links;
 mod origin;
-mod recent;
+pub(super) mod recent;
 pub(super) mod reply;
 mod script;
 #[cfg(feature = "sentinel")]
@@ -35,14 +35,15 @@ use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 use tokio::sync::oneshot;
 
 use self::call::Request;
-use self::check::{Inspector, Look};
+use self::check::Inspector;
+use self::check::attend::{Look, attend};
 #[cfg(feature = "cluster")]
 pub(crate) use self::cluster::seeds::Seeds;
 use self::core::{Asked, Command, Core};
 use self::driver::Driver;
 use self::home::Homes;
-pub(in crate::backend) use self::origin::Term;
 pub(crate) use self::origin::{Origin, Source};
+pub(in crate::backend) use self::origin::{Reign, Term};
 pub(crate) use self::script::Script;
 use super::local::Local;
 use super::{
@@ -171,7 +172,7 @@ impl ServerBackend {
             Arc::clone(&homes),
         );
         let work = async move || {
-            let looking = tokio::spawn(inspector.run(ordered));
+            let looking = tokio::spawn(attend(inspector, ordered));
             // Ends with the thread: who still keeps something holds a sender of commands.
             tokio::spawn(home::attend(attended));
             driver.run(receiver, events).await;

@@ -24,10 +24,18 @@ use super::subscription::Subscription;
 use crate::error::ConfigError;
 #[cfg(feature = "sentinel")]
 use crate::sentinel::Sentinel;
+use crate::time::Instant;
 
 /// Counts the servers that were believed to be the one: a connection of an earlier term is to be
 /// given up, and nothing that comes over it counts.
 pub(in crate::backend) type Term = u64;
+
+/// Of a server that took another's place, or may have.
+#[derive(Debug, Clone, Copy)]
+pub(in crate::backend) struct Reign {
+    /// Since when it has surely been the one; `None` if that is not known.
+    pub(in crate::backend) since: Option<Instant>,
+}
 
 /// A connection, and when it was made.
 pub(super) struct Reached {
@@ -150,11 +158,27 @@ impl Origin {
     }
 
     /// The term that it is. The same for ever where one server is named.
-    pub(super) fn term(&self) -> Term {
+    pub(in crate::backend) fn term(&self) -> Term {
         match &self.source {
             Source::Server(_) | Source::Pool(_) | Source::Cluster(_) => 0,
             #[cfg(feature = "sentinel")]
             Source::Sentinel(sentinels) | Source::SentinelPool(_, sentinels) => sentinels.term(),
+        }
+    }
+
+    /// Whether it may be another server at the next connect; if so, since when the server of `term`
+    /// has surely been the one.
+    #[cfg_attr(
+        not(feature = "sentinel"),
+        allow(unused_variables, reason = "only sentinels name another server")
+    )]
+    pub(in crate::backend) fn reign(&self, term: Term) -> Option<Reign> {
+        match &self.source {
+            Source::Server(_) | Source::Pool(_) | Source::Cluster(_) => None,
+            #[cfg(feature = "sentinel")]
+            Source::Sentinel(sentinels) | Source::SentinelPool(_, sentinels) => Some(Reign {
+                since: sentinels.named_since(term),
+            }),
         }
     }
 

@@ -187,6 +187,8 @@ impl Core {
         match result {
             Ok(released) => {
                 rest.todo = false;
+                let known = &mut self.servers[server];
+                known.recent.note(now, known.life, ending.who.clone());
                 // An earlier attempt of ours ended it, and only its answer was lost.
                 if released || rest.unsure && runs {
                     ending.released += 1;
@@ -203,6 +205,26 @@ impl Core {
             }
         }
         self.settle_end(now, token);
+    }
+
+    /// Ends at a server what was ended at the one whose place it took, which may not have told it: a
+    /// place that nobody wants any more would keep others waiting there for as long as its process
+    /// lives.
+    pub(super) fn end_again(&mut self, now: Instant, server: usize) {
+        let known = &mut self.servers[server];
+        let again: Vec<Who> = known.recent.take(known.life, |_| true).collect();
+        for who in again {
+            let token = who.token;
+            if let Some(Entry::Ending(ending)) = self.entries.get_mut(&token) {
+                ending.rest[server].todo = true;
+                self.send_end(now, token, server);
+                continue;
+            }
+            let mut votes = Vote::none(self.servers.len());
+            votes[server].stand = Stand::Left;
+            let lease = Duration::ZERO;
+            self.end(now, who, Instant::FAR, &votes, lease, None, None);
+        }
     }
 
     /// Tells the caller what is known, and forgets what is done.

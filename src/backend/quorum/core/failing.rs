@@ -10,13 +10,40 @@ use crate::time::Instant;
 use crate::token::Token;
 
 /// How one server stood, in words, and what it said if that was an error.
-struct Stood {
+#[derive(Debug)]
+pub(in crate::backend::quorum) struct Stood {
     vote: ServerVote,
     words: Cow<'static, str>,
     error: Option<redis::RedisError>,
 }
 
 impl Stood {
+    pub(in crate::backend::quorum) fn given(words: &'static str) -> Self {
+        Self {
+            vote: ServerVote::Given,
+            words: words.into(),
+            error: None,
+        }
+    }
+
+    /// It can't give its vote, whatever is asked.
+    pub(in crate::backend::quorum) fn unfit() -> Self {
+        Self {
+            vote: ServerVote::Failed(BackendErrorKind::Unsupported),
+            words: "it does not fit".into(),
+            error: None,
+        }
+    }
+
+    /// With what its own error says.
+    pub(in crate::backend::quorum) fn of_error(error: &BackendError) -> Self {
+        Self {
+            vote: ServerVote::Failed(error.kind()),
+            words: error.to_string().into(),
+            error: None,
+        }
+    }
+
     fn failed((kind, words): (BackendErrorKind, Cow<'static, str>), failure: &Failure) -> Self {
         let error = match failure {
             Failure::Unknown(Some(error))
@@ -41,11 +68,7 @@ impl Core {
         let stood = waiter.votes.iter().enumerate().map(|(server, vote)| {
             let given = vote.grant(now).is_some();
             match &vote.stand {
-                _ if given => Stood {
-                    vote: ServerVote::Given,
-                    words: "held".into(),
-                    error: None,
-                },
+                _ if given => Stood::given("held"),
                 Stand::Busy(_) | Stand::Full(_) | Stand::Queued(_) => Stood {
                     vote: ServerVote::Busy,
                     words: "held by others".into(),
@@ -55,7 +78,7 @@ impl Core {
                     let trouble = self.servers[server].trouble.as_ref();
                     Stood::failed(failure.in_words(trouble), failure)
                 }
-                Stand::Unasked | Stand::Failed(_) | Stand::Held(_) => {
+                Stand::Unasked | Stand::Failed(_) | Stand::Held(_) | Stand::Left => {
                     let error = self.servers[server].trouble.as_ref();
                     let away = !self.servers[server].up;
                     Stood {
@@ -81,11 +104,7 @@ impl Core {
         let stood = ending.rest.iter().enumerate().map(|(server, rest)| {
             let trouble = self.servers[server].trouble.as_ref();
             match &rest.failure {
-                _ if !rest.todo => Stood {
-                    vote: ServerVote::Given,
-                    words: "answered".into(),
-                    error: None,
-                },
+                _ if !rest.todo => Stood::given("answered"),
                 Some(failure) => Stood::failed(failure.in_words(trouble), failure),
                 None if self.servers[server].up => {
                     let silent = Failure::Unknown(None);
@@ -101,7 +120,12 @@ impl Core {
     }
 }
 
-fn no_quorum(doing: &str, elapsed: u128, needed: usize, stood: Vec<Stood>) -> BackendError {
+pub(in crate::backend::quorum) fn no_quorum(
+    doing: &str,
+    elapsed: u128,
+    needed: usize,
+    stood: Vec<Stood>,
+) -> BackendError {
     let votes: Vec<ServerVote> = stood.iter().map(|stood| stood.vote).collect();
     let given = votes.iter().filter(|vote| **vote == ServerVote::Given);
     let given = given.count();

@@ -4,15 +4,20 @@
 //! one costs every acquisition a request that is to be cleaned up later, so it is only probed.
 
 use std::borrow::Cow;
+use std::collections::VecDeque;
 use std::time::Duration;
 
 use super::Core;
-use crate::backend::quorum::line::Arrival;
+use crate::backend::quorum::arrival::{Arrival, SPREAD};
+use crate::backend::quorum::call::Who;
+use crate::backend::server::Term;
 use crate::backend::server::clock::ServerClock;
+use crate::backend::server::recent::Recent;
 use crate::backend::server::reply::Failure;
 use crate::backend::server::reply::failure::Trouble;
 use crate::error::BackendErrorKind;
 use crate::time::Instant;
+use crate::token::Token;
 
 #[derive(Debug, Default)]
 pub(super) struct Server {
@@ -31,12 +36,21 @@ pub(super) struct Server {
     pub(super) trouble: Option<Trouble>,
     /// Who it is: another after a restart or a failover.
     run_id: Option<String>,
+    term: Option<Term>,
+    /// Counts those that came in its place, and may have lost what was known there.
+    pub(super) life: u64,
+    /// When the last of them did, as far as leases are concerned.
+    born: Option<Instant>,
     /// When it was connected, and how long it surely had its data by then; `None` if a restart loses
     /// none.
     age: Option<(Instant, Duration)>,
+    /// What was ended there.
+    pub(super) recent: Recent<Who>,
     /// The requests under way, and since when nothing was heard of them.
-    in_flight: usize,
+    pub(super) in_flight: usize,
     unheard: Option<Instant>,
+    /// Who is to be asked for when there is room.
+    pub(super) line: VecDeque<Token>,
     /// It was silent for too long.
     silent: bool,
     /// It is none of its own, and so has no vote.
@@ -133,15 +147,38 @@ impl Core {
             );
         }
         let known = &mut self.servers[server];
-        let replaced =
-            arrival.run_id.is_some() && known.run_id.is_some() && known.run_id != arrival.run_id;
+        let other = arrival.run_id.is_some() && known.run_id.is_some();
+        let other = other && known.run_id != arrival.run_id;
+        // It ran while the one was there that we knew: no restart of that.
+        let gone_for = known.away_since.map(|since| now.since(since));
+        let beside = other && arrival.uptime > gone_for;
+        let moved = known.term.is_some_and(|term| term != arrival.term);
         // One that took another's place may have lost what that one had, however long it has run.
-        let age = if replaced {
-            Duration::ZERO
-        } else {
-            arrival.uptime
+        if moved {
+            known.born = Some(now.after(SPREAD));
+        } else if beside || other && !arrival.durable {
+            known.born = Some(now);
+        }
+        if other || moved {
+            known.life += 1;
+            known.clock = ServerClock::default();
+            known.offset = Offset::default();
+        }
+        known.term = Some(arrival.term);
+        let told = arrival.age(now).map(|age| (now, age));
+        let born = known.born.map(|born| {
+            if born > now {
+                (born, Duration::ZERO)
+            } else {
+                (now, now.since(born))
+            }
+        });
+        known.age = match (told, born) {
+            // It begins to count later.
+            (_, Some(born)) if born.0 > now => Some(born),
+            (Some(told), Some(born)) => Some(if told.1 < born.1 { told } else { born }),
+            (told, born) => told.or(born),
         };
-        known.age = (!arrival.durable).then_some((now, age));
         known.run_id = arrival.run_id;
         known.twin_of = twin;
         known.up = true;
@@ -162,6 +199,7 @@ impl Core {
             known.trouble = trouble;
         }
         known.away_since.get_or_insert(now);
+        self.clear_line(server);
     }
 
     pub(super) fn sent_to(&mut self, now: Instant, server: usize) {
@@ -270,38 +308,143 @@ impl Core {
 
 #[cfg(test)]
 mod tests {
-    use super::super::Options;
     use super::*;
-    use crate::backend::server::Settings;
+    use crate::backend::quorum::core::Options;
+    use crate::backend::server::{Reign, Settings};
 
-    const RIGHT: u64 = 1_700_000_000_000_000;
+    const TTL: Duration = Duration::from_secs(10);
+    const HOUR: Duration = Duration::from_secs(3_600);
 
-    fn arrival(us: u64) -> Arrival {
+    fn core(servers: usize) -> Core {
+        let options = Options {
+            server_timeout: None,
+            silence: Duration::from_millis(200),
+            quarantine: true,
+            room: 2,
+        };
+        Core::new(servers, Settings::default(), options)
+    }
+
+    /// Of a server that has run for an hour.
+    fn arrival(run_id: Option<&str>) -> Arrival {
         Arrival {
-            us,
-            run_id: None,
-            uptime: Duration::from_secs(3600),
+            us: 0,
+            run_id: run_id.map(str::to_owned),
+            term: 0,
+            uptime: Some(HOUR),
+            reign: None,
             durable: false,
             evicts: None,
         }
     }
 
+    /// One of three servers, that has run for an hour.
+    struct Seat {
+        core: Core,
+        now: Instant,
+    }
+
+    impl Seat {
+        fn new() -> Self {
+            Self {
+                core: core(3),
+                now: Instant::from_nanos(0).after(10 * HOUR),
+            }
+        }
+
+        fn pass(&mut self, time: Duration) {
+            self.now = self.now.after(time);
+        }
+
+        /// Whether it has a vote when it is there again, and if not in what time it has one.
+        fn arrives(
+            &mut self,
+            run_id: &str,
+            change: impl FnOnce(&mut Arrival),
+        ) -> Result<(), Duration> {
+            self.core.departed(self.now, 0, None);
+            self.pass(Duration::from_millis(1));
+            let mut arrival = arrival(Some(run_id));
+            change(&mut arrival);
+            self.core.arrived(self.now, 0, arrival);
+            let at = self.core.old_enough_at(self.now, TTL);
+            if self.core.votes(self.now, 0, TTL) {
+                assert_eq!(at, Instant::FAR);
+                return Ok(());
+            }
+            assert!(!self.core.votes(at.before(Duration::from_nanos(1)), 0, TTL));
+            assert!(self.core.votes(at, 0, TTL));
+            Err(at.since(self.now))
+        }
+    }
+
     #[test]
     fn a_clock_that_is_wrong_dates_nothing_though_it_is_the_first_to_answer() {
-        let options = Options {
-            server_timeout: None,
-            silence: Duration::from_millis(200),
-            quarantine: false,
-        };
+        const RIGHT: u64 = 1_700_000_000_000_000;
         for wrong in [RIGHT - 3_600_000_000, RIGHT + 3_600_000_000] {
-            let mut core = Core::new(5, Settings::default(), options.clone());
+            let mut core = core(5);
             let now = Instant::from_nanos(1_000_000_000);
             let clocks = [wrong, RIGHT, RIGHT, RIGHT, RIGHT];
             for (server, us) in clocks.into_iter().enumerate() {
-                core.linked(now, server, arrival(us));
+                let arrival = Arrival {
+                    us,
+                    ..arrival(None)
+                };
+                core.linked(now, server, arrival);
                 let expected = (server >= 2).then_some(RIGHT);
                 assert_eq!(core.estimate(now), expected, "{server}");
             }
         }
+    }
+
+    #[test]
+    fn another_server_has_no_vote_for_a_ttl_however_often_it_is_connected_to() {
+        let mut seat = Seat::new();
+        assert_eq!(seat.arrives("one", |_| ()), Ok(()));
+        assert_eq!(seat.arrives("one", |_| ()), Ok(()));
+        assert_eq!(seat.arrives("other", |_| ()), Err(TTL));
+        let passed = Duration::from_secs(4);
+        seat.pass(passed);
+        let left = TTL - passed - Duration::from_millis(1);
+        assert_eq!(seat.arrives("other", |_| ()), Err(left));
+        seat.pass(left);
+        assert_eq!(seat.arrives("other", |_| ()), Ok(()));
+    }
+
+    #[test]
+    fn one_that_loses_nothing_in_a_restart_votes_at_once_and_one_that_ran_beside_it_does_not() {
+        let mut seat = Seat::new();
+        let durable = |arrival: &mut Arrival| arrival.durable = true;
+        assert_eq!(seat.arrives("one", durable), Ok(()));
+        let restarted = |arrival: &mut Arrival| {
+            arrival.durable = true;
+            arrival.uptime = Some(Duration::ZERO);
+        };
+        assert_eq!(seat.arrives("again", restarted), Ok(()));
+        assert_eq!(seat.arrives("other", durable), Err(TTL));
+    }
+
+    #[test]
+    fn in_another_term_it_has_no_vote_until_all_have_heard_whatever_sentinels_say_of_its_reign() {
+        let mut seat = Seat::new();
+        let of_term = |term: Term| {
+            move |arrival: &mut Arrival| {
+                arrival.term = term;
+                arrival.durable = true;
+                let since = Instant::from_nanos(0);
+                let since = Some(since);
+                arrival.reign = Some(Reign { since });
+            }
+        };
+        assert_eq!(seat.arrives("one", of_term(1)), Ok(()));
+        assert_eq!(seat.arrives("other", of_term(2)), Err(TTL + SPREAD));
+        let passed = Duration::from_secs(2);
+        seat.pass(passed);
+        let left = TTL + SPREAD - passed - Duration::from_millis(1);
+        assert_eq!(seat.arrives("other", of_term(2)), Err(left));
+        seat.pass(left);
+        assert_eq!(seat.arrives("other", of_term(2)), Ok(()));
+        // And back.
+        assert_eq!(seat.arrives("one", of_term(3)), Err(TTL + SPREAD));
     }
 }

@@ -12,34 +12,40 @@
 //!    it: so a later one, which needs one of these servers, draws a greater one.
 //! 5. One request of a token is under way to a server at a time, but for ends.
 
+mod asking;
 mod ending;
-mod failing;
+pub(super) mod failing;
+mod gates;
 mod health;
 mod holding;
+mod line;
 mod shutdown;
 #[cfg(test)]
 mod tests;
+mod verdict;
 mod vote;
 mod waiting;
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::oneshot;
 
 use self::ending::Ending;
+use self::gates::Gate;
 use self::health::Server;
 use self::holding::Holder;
 use self::shutdown::Shutdown;
 use self::waiting::Waiter;
+use super::arrival::Arrival;
 use super::call::{Body, Call};
-use super::line::Arrival;
 use super::reply;
 use crate::backend::server::Settings;
+use crate::backend::server::backoff::Backoff;
 use crate::backend::server::call::Request;
-use crate::backend::server::core::garbled;
 use crate::backend::server::core::timers::Timers;
+use crate::backend::server::core::{Channel, garbled};
 use crate::backend::server::reply::failure::Trouble;
 use crate::backend::server::reply::{Failure, Garbled, Reply};
 use crate::backend::{Place, ReleaseAnswer, ShutdownReport};
@@ -48,6 +54,9 @@ use crate::key::Resource;
 use crate::lease::Lease;
 use crate::time::{Instant, Ttl};
 use crate::token::{ByToken, Token};
+
+/// Before who waits asks again after it gave way to strangers, or after a server could not serve.
+const AGAIN: Backoff = Backoff::new(Duration::from_millis(25), Duration::from_secs(1));
 
 /// What a caller asks of the background thread.
 #[derive(Debug)]
@@ -79,10 +88,12 @@ pub(super) struct Options {
     pub(super) silence: Duration,
     /// Whether a server that may have lost leases has no vote until they have ended.
     pub(super) quarantine: bool,
+    /// How many requests may be under way to a server before who waits is asked for.
+    pub(super) room: usize,
 }
 
 impl Options {
-    fn server_timeout(&self, ttl: Ttl) -> Duration {
+    pub(super) fn server_timeout(&self, ttl: Ttl) -> Duration {
         const LONGEST: Duration = Duration::from_millis(50);
         self.server_timeout
             .unwrap_or_else(|| (ttl.get() / 20).min(LONGEST))
@@ -104,13 +115,14 @@ pub(super) struct Core {
     servers: Vec<Server>,
     wants_inbox: bool,
     entries: HashMap<Token, Entry, ByToken>,
-    /// Who waits at each gate, in the order of their tickets: the first asks again by a timer for
-    /// all of them.
-    gates: HashMap<Arc<Resource>, BTreeSet<(u64, Token)>>,
+    /// Where somebody waits: the first at each asks again by a timer for all of them.
+    gates: HashMap<Arc<Resource>, Gate>,
     last_ticket: u64,
     timers: Timers<Token>,
     shutdown: Option<Shutdown>,
     calls: Vec<Call>,
+    /// To be heard, or not any more, at all servers.
+    channels: Vec<Channel>,
 }
 
 impl Core {
@@ -126,12 +138,18 @@ impl Core {
             timers: Timers::default(),
             shutdown: None,
             calls: Vec::new(),
+            channels: Vec::new(),
         }
     }
 
     /// The calls to send now.
     pub(super) fn take_calls(&mut self) -> Vec<Call> {
         std::mem::take(&mut self.calls)
+    }
+
+    /// What is to be heard, and what not any more.
+    pub(super) fn take_channels(&mut self) -> Vec<Channel> {
+        std::mem::take(&mut self.channels)
     }
 
     /// Whether somebody has asked to wait, so that pushes must be heard.
@@ -168,6 +186,7 @@ impl Core {
     pub(super) fn linked(&mut self, now: Instant, server: usize, arrival: Arrival) {
         let early = self.estimate(now).is_none();
         self.arrived(now, server, arrival);
+        self.end_again(now, server);
         if early && self.estimate(now).is_some() {
             // Nobody could be asked before the time was known.
             for server in 0..self.servers.len() {
@@ -240,6 +259,7 @@ impl Core {
             }
         }
         self.schedule(token);
+        self.ask_next(now, server);
         self.settle_shutdown(now);
     }
 
@@ -274,9 +294,7 @@ impl Core {
         let first = listening && !std::mem::replace(&mut known.listened, true);
         known.listening = listening;
         if first {
-            let firsts = self.gates.values().filter_map(|gate| gate.first());
-            let firsts: Vec<Token> = firsts.map(|(_, token)| *token).collect();
-            for token in firsts {
+            for token in self.firsts() {
                 self.ask(now, token, server);
                 self.schedule(token);
             }

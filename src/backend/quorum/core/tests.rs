@@ -24,7 +24,7 @@ const START: u64 = 1 << 60;
 type Name = (u64, Token);
 
 /// One server, as its scripts are.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Clone)]
 struct Fake {
     /// With their weight and the end of their lease.
     holders: BTreeMap<Name, (u32, u64)>,
@@ -259,6 +259,10 @@ struct World {
     limit: u32,
     cores: Vec<Core>,
     servers: Vec<Fake>,
+    /// What a replica of each has, and since when.
+    replicas: Vec<(Instant, Fake)>,
+    /// How often each was replaced by that.
+    lives: Vec<u32>,
     wires: Vec<Vec<Wire>>,
     /// Requests of broken connections, that may run at any time.
     late: Vec<(usize, Request)>,
@@ -282,6 +286,7 @@ impl World {
             server_timeout: None,
             silence: Duration::from_millis(200),
             quarantine: true,
+            room: 2,
         };
         let core = || Core::new(servers, settings.clone(), options.clone());
         let kind = if limit == 1 {
@@ -301,6 +306,8 @@ impl World {
                     ..Fake::default()
                 })
                 .collect(),
+            replicas: vec![(Instant::from_nanos(START), Fake::default()); servers],
+            lives: vec![0; servers],
             wires: (0..processes)
                 .map(|_| (0..servers).map(|_| Wire::default()).collect())
                 .collect(),
@@ -332,8 +339,10 @@ impl World {
         }
         let arrival = Arrival {
             us: self.servers[server].ms(self.now) * 1000,
-            run_id: None,
-            uptime: Duration::from_secs(3600),
+            run_id: Some(format!("{server}-{}", self.lives[server])),
+            term: 0,
+            uptime: Some(Duration::from_secs(3600)),
+            reign: None,
             durable: false,
             evicts: None,
         };
@@ -358,6 +367,25 @@ impl World {
             self.cores[process].answer(self.now, call, Err(Failure::Unknown(None)));
         }
         self.pick_up(process);
+    }
+
+    /// Another takes the server's place, that lacks what came last.
+    fn replace(&mut self, server: usize) {
+        let (since, replica) = &self.replicas[server];
+        // What is older than all that is remembered of ends is no failover.
+        if self.now.since(*since) > Duration::from_secs(4) {
+            return;
+        }
+        let ahead = self.servers[server].ahead;
+        self.servers[server] = Fake {
+            ahead,
+            ..replica.clone()
+        };
+        self.lives[server] += 1;
+        for process in 0..self.cores.len() {
+            self.cut(process, server);
+        }
+        self.late.retain(|(late, _)| *late != server);
     }
 
     /// Puts what a core has decided on the wires.
@@ -539,6 +567,11 @@ impl World {
             Step::Drop(at) if !self.tasks.is_empty() => {
                 self.give_back(at as usize % self.tasks.len());
             }
+            Step::Replicate(a) => {
+                let server = a as usize % servers;
+                self.replicas[server] = (self.now, self.servers[server].clone());
+            }
+            Step::Replace(a) => self.replace(a as usize % servers),
             Step::Late(_) | Step::LosePush(_) | Step::Drop(_) => {}
         }
         self.take_back();
@@ -602,6 +635,8 @@ enum Step {
     Lock(u8),
     Try(u8),
     Drop(u8),
+    Replicate(u8),
+    Replace(u8),
 }
 
 fn steps() -> impl Strategy<Value = Vec<Step>> {
@@ -623,6 +658,21 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec(step, 0..600)
 }
 
+/// The same where servers are replaced by replicas that are behind.
+fn steps_with_failovers() -> impl Strategy<Value = Vec<Step>> {
+    let failover = prop_oneof![
+        3 => any::<u8>().prop_map(Step::Replicate),
+        1 => any::<u8>().prop_map(Step::Replace),
+    ];
+    let some = prop::collection::vec((any::<prop::sample::Index>(), failover), 0..30);
+    (steps(), some).prop_map(|(mut steps, some)| {
+        for (at, step) in some {
+            steps.insert(at.index(steps.len() + 1), step);
+        }
+        steps
+    })
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 300, ..ProptestConfig::default() })]
 
@@ -638,6 +688,17 @@ proptest! {
     #[test]
     fn a_lock_on_five_servers_is_held_once_whatever_the_network_does(steps in steps()) {
         let mut world = World::new(4, 5, 1);
+        for step in steps {
+            world.step(step);
+        }
+        world.settle();
+    }
+
+    #[test]
+    fn a_lock_is_held_once_though_servers_are_replaced_that_lack_what_came_last(
+        steps in steps_with_failovers()
+    ) {
+        let mut world = World::new(3, 3, 1);
         for step in steps {
             world.step(step);
         }

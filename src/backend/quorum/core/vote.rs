@@ -11,6 +11,8 @@ pub(super) struct Vote {
     pub(super) open: Open,
     /// The sending of the request under way.
     pub(super) asked: Option<Instant>,
+    /// To be asked for when the server has room.
+    pub(super) lined: bool,
     /// To be asked again when the answer is there, because something changed meanwhile.
     pub(super) again: bool,
 }
@@ -24,6 +26,8 @@ pub(super) enum Stand {
     Full(Seen),
     Queued(Seen),
     Held(Grant),
+    /// What it had was ended, and may be back.
+    Left,
 }
 
 /// Who stood in the way, when that was asked for.
@@ -57,13 +61,14 @@ impl Vote {
     pub(super) fn seen(&self) -> Option<Seen> {
         match self.stand {
             Stand::Busy(seen) | Stand::Full(seen) | Stand::Queued(seen) => Some(seen),
-            Stand::Unasked | Stand::Failed(_) | Stand::Held(_) => None,
+            Stand::Unasked | Stand::Failed(_) | Stand::Held(_) | Stand::Left => None,
         }
     }
 
     /// Whether the server may have something of it that has to be ended.
     pub(super) fn is_left(&self) -> bool {
-        matches!(self.stand, Stand::Held(_) | Stand::Queued(_)) || self.open.latest_ms > 0
+        matches!(self.stand, Stand::Held(_) | Stand::Queued(_) | Stand::Left)
+            || self.open.latest_ms > 0
     }
 }
 

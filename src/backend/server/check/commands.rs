@@ -39,9 +39,13 @@ const COMMANDS: [(&str, &[&str]); 18] = [
 const MAKERS: [&str; 2] = ["+hset", "+zadd"];
 
 impl Survey {
-    /// Tries all commands, and the rights to the keys of others. Returns whether scripts may be sent
-    /// whole.
-    pub(super) async fn try_commands(&mut self, exact: &[String]) -> Result<bool, BackendError> {
+    /// Tries all commands that are `needed`, by their names in scripts, and the rights to the keys of
+    /// others. Returns whether scripts may be sent whole.
+    pub(in crate::backend) async fn try_commands(
+        &mut self,
+        needed: impl Fn(&str) -> bool,
+        exact: &[String],
+    ) -> Result<bool, BackendError> {
         let keep = KEEP.as_millis().to_string();
         let key = self.place.main().to_owned();
         let set = vec!["SET", &key, "check", "PX", &keep];
@@ -54,7 +58,7 @@ impl Survey {
         // others are mended.
         let may_make = is_set || expires;
         let mut commands: Vec<(&str, Vec<&str>)> = Vec::new();
-        for (rule, words) in COMMANDS {
+        for (rule, words) in COMMANDS.into_iter().filter(|(_, words)| needed(words[0])) {
             if may_make || !MAKERS.contains(&rule) {
                 let words = words
                     .iter()
@@ -133,16 +137,23 @@ mod tests {
     use super::super::super::script::{Publish, Script};
     use super::*;
 
-    /// The same that `scripts/check acl` holds against SECURITY.md.
-    #[test]
-    fn every_command_of_every_script_is_tried() {
+    fn commands<'a>(scripts: impl Iterator<Item = &'a Script>) -> BTreeSet<&'a str> {
         let mut run = BTreeSet::new();
-        for script in Script::all(Publish::Plain) {
+        for script in scripts {
             for call in ["redis.call(\"", "redis.pcall(\""] {
                 let rest = script.code.split(call).skip(1);
                 run.extend(rest.filter_map(|rest| rest.split('"').next()));
             }
         }
+        run
+    }
+
+    /// The same that `scripts/check acl` holds against SECURITY.md.
+    #[test]
+    fn every_command_of_every_script_is_tried() {
+        let run = commands(Script::all(Publish::Plain));
+        let of_quorum = commands(crate::backend::quorum::scripts());
+        assert!(of_quorum.is_subset(&run), "{of_quorum:?}");
         let mut tried: BTreeSet<&str> = COMMANDS.iter().map(|(_, words)| words[0]).collect();
         tried.extend(["SET", "PEXPIRE", "DEL", "PUBLISH"]);
         assert_eq!(tried, run);

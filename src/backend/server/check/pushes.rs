@@ -13,7 +13,10 @@ use crate::error::BackendError;
 
 impl Survey {
     /// Listens, and publishes what nobody takes for a grant.
-    pub(super) async fn try_pushes(&mut self, exact: &[String]) -> Result<(), BackendError> {
+    pub(in crate::backend) async fn try_pushes(
+        &mut self,
+        exact: &[String],
+    ) -> Result<(), BackendError> {
         let prefix = &self.inspector.prefix;
         let (channel, publish, subscribe) = match self.publish {
             Publish::Plain => (prefix.inbox(&self.instance), "+publish", "+subscribe"),

@@ -3,11 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use redis::{Pipeline, Value};
+use redis::{Cmd, Pipeline, Value};
 
 use super::{NONSENSE, Outcome, Survey};
 use crate::backend::server::call::{Ask, Body, Call, End, Extend, Recheck, Renew, Take};
-use crate::backend::server::link;
 use crate::backend::server::reply::{self, Acquired, Ended, Rechecked, Renewed, Taken};
 use crate::backend::server::script::{Script, Verb};
 use crate::backend::{self, Op};
@@ -19,7 +18,7 @@ use crate::time::Instant;
 use crate::token::{FencingToken, Token};
 
 /// The longest that a lease stays that is not given back.
-const LEASE: Duration = Duration::from_secs(1);
+pub(in crate::backend) const LEASE: Duration = Duration::from_secs(1);
 
 /// One gate that nobody has, and who holds it.
 struct Trial {
@@ -30,17 +29,17 @@ struct Trial {
 }
 
 impl Survey {
-    /// Loads all scripts, unless somebody else does, and runs them.
-    pub(super) async fn try_scripts(&mut self, may_eval: bool) -> Result<(), BackendError> {
-        if !self.inspector.settings.preloaded {
-            self.load_scripts(may_eval).await?;
+    /// Loads scripts, unless somebody else does.
+    pub(in crate::backend) async fn load_scripts(
+        &mut self,
+        scripts: &Pipeline,
+        may_eval: bool,
+    ) -> Result<(), BackendError> {
+        if self.inspector.settings.preloaded {
+            return Ok(());
         }
-        self.run_scripts(may_eval).await
-    }
-
-    async fn load_scripts(&mut self, may_eval: bool) -> Result<(), BackendError> {
         let mut may_load = true;
-        for answer in self.ask(&link::all_scripts(self.publish)).await? {
+        for answer in self.ask(scripts).await? {
             let rule = Some(("+script|load", Severity::Note));
             match self.judge(answer, rule)? {
                 Outcome::Denied => may_load = false,
@@ -64,13 +63,21 @@ impl Survey {
         Ok(())
     }
 
-    async fn run_scripts(&mut self, may_eval: bool) -> Result<(), BackendError> {
+    /// Who is to try them, and until when on the server's clock; `None` where they can't be tried.
+    pub(in crate::backend) fn who_tries(&self) -> Option<(Token, u64)> {
         // A script that is denied a command half-way would leave what it wrote before.
         if self.findings.iter().any(is_missing_right) {
-            return Ok(());
+            return None;
         }
         // Without a clock there is no deadline to give them; that has been noted.
-        let (Some(server_us), Ok(token)) = (self.server_us, Token::draw()) else {
+        let (us, seen) = self.server_us?;
+        let later = Instant::now().since(seen) + self.patience();
+        let latest_ms = us / 1000 + u64::try_from(later.as_millis()).unwrap_or_default();
+        Some((Token::draw().ok()?, latest_ms))
+    }
+
+    pub(super) async fn run_scripts(&mut self, may_eval: bool) -> Result<(), BackendError> {
+        let Some((token, latest_ms)) = self.who_tries() else {
             return Ok(());
         };
         let mut trials = Vec::new();
@@ -83,10 +90,8 @@ impl Survey {
                 fence: None,
             });
         }
-        let acquires = trials
-            .iter()
-            .map(|trial| trial.acquire(server_us, self.patience()));
-        let answers = self.run_all(acquires.collect(), may_eval).await?;
+        let acquires = trials.iter().map(|trial| trial.acquire(latest_ms));
+        let answers = self.run_calls(acquires.collect(), may_eval).await?;
         for (trial, answer) in trials.iter_mut().zip(answers) {
             let Some(answer) = answer else { continue };
             match reply::acquired(&answer, LEASE).map(|reply| reply.outcome) {
@@ -101,7 +106,7 @@ impl Survey {
         // What could not be taken can't be renewed and given back; that has been noted, too.
         trials.retain(|trial| trial.fence.is_some());
         let renewals = trials.iter().map(Trial::renewal).collect();
-        for (trial, answer) in trials.iter().zip(self.run_all(renewals, may_eval).await?) {
+        for (trial, answer) in trials.iter().zip(self.run_calls(renewals, may_eval).await?) {
             if let Some(answer) = answer {
                 let left = reply::renewed(&answer).map(|reply| reply.outcome.1);
                 if !matches!(left.as_deref(), Ok([Renewed::Left(_)])) {
@@ -114,7 +119,10 @@ impl Survey {
             }
         }
         let questions = trials.iter().map(Trial::question).collect();
-        for (trial, answer) in trials.iter().zip(self.run_all(questions, may_eval).await?) {
+        for (trial, answer) in trials
+            .iter()
+            .zip(self.run_calls(questions, may_eval).await?)
+        {
             if let Some(answer) = answer {
                 let rechecked = reply::rechecked(&answer).map(|reply| reply.outcome);
                 if !matches!(&rechecked, Ok(Rechecked { others: false, held, .. }) if held == &[true])
@@ -128,7 +136,7 @@ impl Survey {
             }
         }
         let ends = trials.iter().map(Trial::end).collect();
-        for (trial, answer) in trials.iter().zip(self.run_all(ends, may_eval).await?) {
+        for (trial, answer) in trials.iter().zip(self.run_calls(ends, may_eval).await?) {
             if let Some(answer) = answer {
                 let ended = reply::ended(&answer).map(|reply| reply.outcome.0);
                 if ended != Ok(Ended::Released) {
@@ -141,11 +149,7 @@ impl Survey {
             }
         }
         self.try_quotas(may_eval).await?;
-        let fails = |finding: &Finding| matches!(finding, Finding::ScriptFails { .. });
-        if self.findings.iter().any(fails) {
-            self.clear_up().await?;
-        }
-        Ok(())
+        self.clear_up().await
     }
 
     /// Uses a unit of a quota that nobody has, and forgets it.
@@ -170,7 +174,7 @@ impl Survey {
                     take: take.clone(),
                 }),
             };
-            let answers = self.run_all(vec![call], may_eval).await?;
+            let answers = self.run_calls(vec![call], may_eval).await?;
             for answer in answers.into_iter().flatten() {
                 let taken = reply::taken(&answer, &take);
                 if !matches!(taken, Ok(Taken::Decided { admitted: true, .. })) {
@@ -183,7 +187,11 @@ impl Survey {
 
     /// Removes what a script that failed half-way may have left without an end. The keys that a tag's
     /// gates share are theirs, and end by themselves.
-    async fn clear_up(&mut self) -> Result<(), BackendError> {
+    pub(in crate::backend) async fn clear_up(&mut self) -> Result<(), BackendError> {
+        let fails = |finding: &Finding| matches!(finding, Finding::ScriptFails { .. });
+        if !self.findings.iter().any(fails) {
+            return Ok(());
+        }
         let mut pipeline = Pipeline::new();
         for kind in Kind::ALL {
             let place = Resource::probe(&self.inspector.prefix, kind, &self.instance);
@@ -194,45 +202,70 @@ impl Survey {
         self.ask(&pipeline).await.map(drop)
     }
 
-    fn nonsense(&mut self, script: String) {
+    pub(in crate::backend) fn nonsense(&mut self, script: String) {
         let code = NONSENSE.to_owned();
         self.find(Finding::ScriptFails { script, code });
     }
 
-    /// Runs scripts in one round trip, or two where the server does not know some; what each answers
-    /// that is done.
-    async fn run_all(
+    async fn run_calls(
         &mut self,
         calls: Vec<Call>,
         may_eval: bool,
     ) -> Result<Vec<Option<Value>>, BackendError> {
-        let mut answers = Vec::with_capacity(calls.len());
-        let by_digest = self.send(&calls, false).await?;
-        for (call, answer) in calls.iter().zip(by_digest) {
+        let (publish, instance) = (self.publish, self.instance);
+        let runs = calls.iter().map(|call| {
+            let mut command = |whole| call.command(publish, whole, &instance, &mut self.names);
+            Run {
+                script: &call.script(publish).name,
+                by_digest: command(false),
+                whole: command(true),
+            }
+        });
+        let runs = runs.collect();
+        self.run_all(runs, may_eval).await
+    }
+
+    /// Runs scripts in one round trip, or two where the server does not know some; what each answers
+    /// that is done.
+    pub(in crate::backend) async fn run_all(
+        &mut self,
+        runs: Vec<Run<'_>>,
+        may_eval: bool,
+    ) -> Result<Vec<Option<Value>>, BackendError> {
+        let mut answers = Vec::with_capacity(runs.len());
+        if runs.is_empty() {
+            return Ok(answers);
+        }
+        let mut pipeline = Pipeline::with_capacity(runs.len());
+        for run in &runs {
+            pipeline.add_command(run.by_digest.clone());
+        }
+        let by_digest = self.ask(&pipeline).await?;
+        for (run, answer) in runs.iter().zip(by_digest) {
             let mut outcome = self.judge(answer, Some(("+evalsha", Severity::Problem)))?;
             if may_eval && matches!(&outcome, Outcome::Failed(code) if code == "NOSCRIPT") {
-                let whole = self.send(std::slice::from_ref(call), true).await?;
+                let mut pipeline = Pipeline::new();
+                pipeline.add_command(run.whole.clone());
+                let whole = self.ask(&pipeline).await?;
                 let whole = whole.into_iter().next().unwrap_or(Value::Nil);
                 outcome = self.judge(whole, None)?;
             }
+            let script = run.script.to_owned();
             answers.push(match outcome {
                 Outcome::Done(value) => Some(value),
                 Outcome::Failed(code)
                     if code == "NOSCRIPT" && self.inspector.settings.preloaded =>
                 {
-                    let script = call.script(self.publish).name.clone();
                     self.find(Finding::NotLoaded { script });
                     None
                 }
                 Outcome::Failed(code) => {
-                    let script = call.script(self.publish).name.clone();
                     self.find(Finding::ScriptFails { script, code });
                     None
                 }
                 Outcome::Denied => {
                     // All that it runs was allowed by itself.
-                    let (script, code) =
-                        (call.script(self.publish).name.clone(), "NOPERM".to_owned());
+                    let code = "NOPERM".to_owned();
                     self.find(Finding::ScriptFails { script, code });
                     None
                 }
@@ -241,22 +274,13 @@ impl Survey {
         }
         Ok(answers)
     }
+}
 
-    async fn send(&mut self, calls: &[Call], whole: bool) -> Result<Vec<Value>, BackendError> {
-        let mut pipeline = Pipeline::with_capacity(calls.len());
-        for call in calls {
-            pipeline.add_command(call.command(
-                self.publish,
-                whole,
-                &self.instance,
-                &mut self.names,
-            ));
-        }
-        if calls.is_empty() {
-            return Ok(Vec::new());
-        }
-        self.ask(&pipeline).await
-    }
+/// A script to run, and how to send it.
+pub(in crate::backend) struct Run<'a> {
+    pub(in crate::backend) script: &'a str,
+    pub(in crate::backend) by_digest: Cmd,
+    pub(in crate::backend) whole: Cmd,
 }
 
 fn is_missing_right(finding: &Finding) -> bool {
@@ -264,10 +288,7 @@ fn is_missing_right(finding: &Finding) -> bool {
 }
 
 impl Trial {
-    fn acquire(&self, (us, seen): (u64, Instant), patience: Duration) -> Call {
-        let now = Instant::now();
-        let later = now.since(seen) + patience;
-        let latest_ms = us / 1000 + u64::try_from(later.as_millis()).unwrap_or_default();
+    fn acquire(&self, latest_ms: u64) -> Call {
         let ask = Ask {
             token: self.token,
             resource: self.resource.clone(),
@@ -282,7 +303,7 @@ impl Trial {
             kept: 0,
         };
         Call {
-            sent: now,
+            sent: Instant::now(),
             body: Body::Acquire(ask),
         }
     }

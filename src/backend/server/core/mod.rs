@@ -121,7 +121,7 @@ pub(super) enum Command {
 }
 
 /// What to listen to, or no longer.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(in crate::backend) enum Channel {
     Join(Topic),
     Leave(Topic),

@@ -1,5 +1,7 @@
 //! Which master is believed in, of those that sentinels name.
 
+use crate::time::Instant;
+
 /// What one sentinel says, or what is believed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Opinion {
@@ -7,6 +9,8 @@ pub(super) struct Opinion {
     pub(super) port: u16,
     /// How many failovers led to it; 0 where the sentinel does not tell.
     pub(super) epoch: u64,
+    /// Since when the sentinel has named it at the least; `None` where it does not tell.
+    pub(super) since: Option<Instant>,
 }
 
 impl Opinion {
@@ -60,6 +64,7 @@ mod tests {
             host,
             port: 1,
             epoch,
+            since: None,
         }
     }
 

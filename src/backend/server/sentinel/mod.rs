@@ -34,6 +34,7 @@ use super::origin::Term;
 use crate::check;
 use crate::error::ConfigError;
 use crate::sentinel::Sentinel;
+use crate::time;
 use crate::token::Instance;
 
 /// How long the others are waited for when one has answered: it may be behind.
@@ -157,6 +158,18 @@ impl Sentinels {
 
     pub(super) fn term(&self) -> Term {
         self.view.borrow().term
+    }
+
+    /// Since when the master of `term` has surely been named, by whoever names it; `None` if that is
+    /// not known.
+    pub(super) fn named_since(&self, term: Term) -> Option<time::Instant> {
+        let view = self.view.borrow();
+        let belief = view.belief.as_ref().filter(|_| view.term == term)?;
+        let said = view.reports.iter();
+        let said = said.filter_map(|report| report.answer.as_ref()?.as_ref().ok());
+        let same = |other: &&Opinion| other.names_the_same(belief) && other.epoch == belief.epoch;
+        // Each of them is right. One that was started anew knows less, which does no harm.
+        said.filter(same).filter_map(|opinion| opinion.since).max()
     }
 
     /// Returns when another master is believed in than that of `term`.

@@ -17,6 +17,7 @@ use super::lost::Lost;
 use crate::backend::server::Settings;
 use crate::backend::server::backoff::Backoff;
 use crate::backend::server::link::{self, timed_out};
+use crate::time::Instant;
 
 /// How often it is asked though nothing was heard: it may be deaf, or deny its channels.
 const PERIOD: Duration = Duration::from_secs(1);
@@ -138,10 +139,11 @@ impl Scout {
             .cmd("SENTINEL")
             .arg("GET-MASTER-ADDR-BY-NAME")
             .arg(service);
+        let began = Instant::now();
         let asking = connection.send_packed_commands(&questions, 0, questions.len());
         let answers = self.bounded(asking).await.map_err(Lost::of_sentinel)?;
         let [master, address]: [Value; 2] = answers.try_into().map_err(|_| Lost::nonsense())?;
-        read(master, address)
+        read(began, master, address)
     }
 
     async fn bounded<T>(
@@ -155,9 +157,9 @@ impl Scout {
     }
 }
 
-/// What the answers to both questions come to. One is enough: a user may have the right to that
-/// only.
-fn read(master: Value, address: Value) -> Result<Opinion, Lost> {
+/// What the answers to both questions come to, which were asked at `asked`. One is enough: a user may
+/// have the right to that only.
+fn read(asked: Instant, master: Value, address: Value) -> Result<Opinion, Lost> {
     let master = match master.extract_error() {
         Ok(fields) => {
             let fields: Vec<(String, String)> =
@@ -179,7 +181,13 @@ fn read(master: Value, address: Value) -> Result<Opinion, Lost> {
         Err(_) => field("ip").zip(field("port")),
     };
     let (host, port) = pair.ok_or_else(Lost::nonsense)?;
+    // A sentinel counts from its last switch, or from its own start. While it fails over, it tells
+    // that of the old master beside the address of the next one.
+    let is_it = field("ip").as_ref() == Some(&host) && field("port").as_ref() == Some(&port);
+    let named_for = field("role-reported-time").filter(|_| is_it);
+    let named_for = named_for.and_then(|ms| ms.parse().ok());
     Ok(Opinion {
+        since: named_for.map(|ms| asked.before(Duration::from_millis(ms))),
         host,
         port: port.parse().map_err(|_| Lost::nonsense())?,
         epoch: field("config-epoch")
