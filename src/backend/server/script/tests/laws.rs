@@ -45,6 +45,8 @@ macro_rules! laws {
     };
 }
 
+mod home;
+
 laws![
     expired_holder_cannot_release_successor,
     a_stranger_cannot_release,
@@ -110,6 +112,11 @@ laws![
     the_clients_clock_decides_nothing,
     a_release_is_told_to_other_clients,
 ];
+
+/// Each law, with its name.
+pub(super) fn all() -> impl Iterator<Item = &'static (&'static str, Law)> {
+    LAWS.iter().chain(home::LAWS)
+}
 
 /// A mutex' key expires by the server's own clock, in laws after one second at the least: a run
 /// that was paused for that long shows nothing, and is repeated.
@@ -684,11 +691,8 @@ fn a_wait_without_a_deadline_ends_after_a_day(rig: &mut Rig) -> Verdict {
     Ok(())
 }
 
-fn a_refused_publish_undoes_the_grant(rig: &mut Rig) -> Verdict {
-    open(rig, &['B']);
-    fence(rig.acquire(&token('A', 1), &TRY))?;
-    let place = ticket(rig.acquire(&token('B', 1), &WAIT))?;
-    let waiting = record(rig, &token('B', 1));
+/// Goes on as a user who may use no channel.
+fn the_server_forbids_pushes(rig: &mut Rig) {
     rig.command(&[
         "ACL",
         "SETUSER",
@@ -701,6 +705,14 @@ fn a_refused_publish_undoes_the_grant(rig: &mut Rig) -> Verdict {
         "+@all",
     ]);
     rig.command(&["AUTH", "mute", "secret"]);
+}
+
+fn a_refused_publish_undoes_the_grant(rig: &mut Rig) -> Verdict {
+    open(rig, &['B']);
+    fence(rig.acquire(&token('A', 1), &TRY))?;
+    let place = ticket(rig.acquire(&token('B', 1), &WAIT))?;
+    let waiting = record(rig, &token('B', 1));
+    the_server_forbids_pushes(rig);
     ensure_eq!(status_of(&rig.end(&token('A', 1)))?, status::RELEASED);
     ensure!(!rig.is_held());
     ensure_eq!(record(rig, &token('B', 1)), waiting);

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::laws::LAWS;
+use super::laws;
 use super::rig::{KINDS, Rig, Scripts};
 use super::support::Server;
 
@@ -13,6 +13,8 @@ struct Mutation {
     changes: &'static [(&'static str, &'static str)],
     found_by: &'static [&'static str],
 }
+
+mod home;
 
 const MUTATIONS: &[Mutation] = &[
     Mutation {
@@ -901,6 +903,10 @@ impl Mutation {
     }
 }
 
+fn mutations() -> impl Iterator<Item = &'static Mutation> {
+    MUTATIONS.iter().chain(home::MUTATIONS)
+}
+
 #[test]
 fn each_mutation_is_found_by_the_laws_beside_it() {
     let server = Server::start();
@@ -909,13 +915,12 @@ fn each_mutation_is_found_by_the_laws_beside_it() {
     // One kind after the other: the rigs would else hear each other's pushes.
     for kind in KINDS {
         let mut rig = Rig::new(&server, sound.clone(), kind);
-        for mutation in MUTATIONS {
+        for mutation in mutations() {
             rig.install(mutation.apply(&sound));
             // What fails to compile breaks every law, and shows nothing.
             assert!(rig.compiles(), "{}", mutation.name);
             for law in mutation.found_by {
-                let (_, uphold) = LAWS
-                    .iter()
+                let (_, uphold) = laws::all()
                     .find(|(name, _)| name == law)
                     .expect("the law is listed");
                 rig.reset();
@@ -926,7 +931,7 @@ fn each_mutation_is_found_by_the_laws_beside_it() {
         }
     }
     let mut missed = Vec::new();
-    for mutation in MUTATIONS {
+    for mutation in mutations() {
         for law in mutation.found_by {
             match found.get(&(mutation.name, law)) {
                 Some(how) => println!("{}: {law}: {how}", mutation.name),
@@ -939,11 +944,9 @@ fn each_mutation_is_found_by_the_laws_beside_it() {
 
 #[test]
 fn each_law_finds_some_mutation() {
-    for (law, _) in LAWS {
+    for (law, _) in laws::all() {
         assert!(
-            MUTATIONS
-                .iter()
-                .any(|mutation| mutation.found_by.contains(law)),
+            mutations().any(|mutation| mutation.found_by.contains(law)),
             "{law} may be a law of nothing"
         );
     }
