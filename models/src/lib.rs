@@ -5,6 +5,7 @@
 
 pub mod config;
 pub mod handoff;
+pub mod home;
 pub mod message;
 pub mod mutation;
 mod process;
