@@ -8,8 +8,8 @@ mod mutation;
 mod process;
 mod promise;
 mod server;
-mod state;
-mod world;
+pub mod state;
+pub mod world;
 pub mod worlds;
 
 use stateright::{Model, Property};
@@ -245,6 +245,7 @@ impl Model for Fleet {
                 state.flush(self.world.falls_back);
             }
         }
+        promise::reset(&mut state);
         state.normalize(&self.world);
         Some(state)
     }

@@ -1,68 +1,95 @@
 //! Permits at home keep their promises in every small world, and each rule is needed in one of them.
-use models::home::*;
+
+use models::home::{self, Fleet, Mutation, worlds};
 use stateright::{Checker, HasDiscoveries, Model};
+
 #[test]
-fn explore() {
-    let which = std::env::var("W").unwrap_or_default();
+fn promises_hold_in_every_small_world() {
     for world in worlds::small() {
-        if !which.is_empty() && world.name != which {
-            continue;
-        }
         let model = Fleet {
             world,
             mutation: None,
         };
-        let start = std::time::Instant::now();
-        let checker = model
-            .checker()
-            .target_state_count(std::env::var("N").map_or(3_000_000, |n| n.parse().unwrap()))
-            .finish_when(match std::env::var("P").as_deref() {
-                Ok("prompt") => HasDiscoveries::AnyOf([PROMPT].into()),
-                Ok("starve") => HasDiscoveries::AnyOf([NO_STARVATION].into()),
-                Ok("left") => HasDiscoveries::AnyOf([NOTHING_LEFT].into()),
-                Ok("checked") => HasDiscoveries::AnyOf([CHECKED].into()),
-                Ok("over") => HasDiscoveries::AnyOf([OVERTAKING].into()),
-                _ => HasDiscoveries::All,
-            })
-            .spawn_bfs()
-            .join();
-        println!(
-            "{}: {} states of {} depth {} {:?}",
-            world.name,
-            checker.unique_state_count(),
-            checker.state_count(),
-            checker.max_depth(),
-            start.elapsed()
-        );
+        let checker = model.checker().spawn_bfs().join();
+        println!("{}: {} states", world.name, checker.unique_state_count());
         for (property, path) in checker.discoveries() {
-            println!("   {property}: {} steps", path.clone().into_actions().len());
-            if property != RECALLS {
-                for (s, a) in path.into_vec() {
-                    println!("      {a:?}");
-                    if std::env::var("V").is_ok() {
-                        for h in &s.homes[..2] {
-                            println!(
-                                "           {:?} wait {} req {} oth {} kn {} imp {} uns {} {:?}",
-                                h.mode,
-                                h.waiting,
-                                h.requests,
-                                h.others,
-                                h.known,
-                                h.impatient,
-                                h.unsure,
-                                h.slots
-                                    .iter()
-                                    .filter(|s| **s != models::home::Slot::Free)
-                                    .collect::<Vec<_>>()
-                            );
-                        }
-                        println!(
-                            "          q{:?} h{:?} {:?}",
-                            s.server.queue, s.server.holders, s.ghost
-                        );
-                    }
-                }
-            }
+            assert_eq!(
+                property,
+                home::RECALLS,
+                "violated in {}: {:#?}",
+                world.name,
+                path.into_actions()
+            );
         }
     }
+}
+
+#[test]
+fn worlds_are_not_empty() {
+    for world in worlds::small() {
+        let model = Fleet {
+            world,
+            mutation: None,
+        };
+        let found = HasDiscoveries::AnyOf([home::RECALLS].into());
+        let checker = model.checker().finish_when(found).spawn_bfs().join();
+        assert!(
+            checker.discovery(home::RECALLS).is_some(),
+            "nothing is given back in {}",
+            world.name
+        );
+    }
+}
+
+fn assert_caught(mutation: Mutation, name: &str, property: &'static str) {
+    let world = worlds::small()
+        .into_iter()
+        .chain(worlds::large())
+        .find(|world| world.name == name)
+        .expect("the world has a name of the list");
+    let model = Fleet {
+        world,
+        mutation: Some(mutation),
+    };
+    let found = HasDiscoveries::AnyOf([property].into());
+    let checker = model.checker().finish_when(found).spawn_bfs().join();
+    let path = checker
+        .discovery(property)
+        .unwrap_or_else(|| panic!("{mutation:?} keeps \"{property}\" in {name}"));
+    println!(
+        "{mutation:?} breaks \"{property}\" in {name} after {} steps",
+        path.into_actions().len()
+    );
+}
+
+macro_rules! caught {
+    ($($test:ident: $mutation:ident, $world:literal, $property:ident;)*) => {
+        $(
+            #[test]
+            fn $test() {
+                assert_caught(Mutation::$mutation, $world, home::$property);
+            }
+        )*
+    };
+}
+
+caught! {
+    the_server_takes_no_idle_permit: ServerTakesIdle, "one permit", EXCLUSION;
+    an_ended_permit_is_dead: ReuseAfterEnd, "one permit", END_IS_FINAL;
+    an_ended_permit_that_is_used_lets_too_many_in: ReuseAfterEnd, "one permit", EXCLUSION;
+    passes_are_bounded_while_others_wait: PassesWithoutBound, "one permit, endless load", NO_STARVATION;
+    passes_overtake_no_more_than_that: PassesWithoutBound, "one permit, endless load", OVERTAKING;
+    an_ending_lease_serves_nobody: ReuseOfAnEndingLease, "leases end", LEASES_LAST;
+    an_old_nobody_waits_undoes_no_recall: NoStamp, "one permit", PROMPT;
+    an_old_nobody_waits_starves_nobody: NoStamp, "one permit, endless load", OVERTAKING;
+    a_clock_that_falls_back_hides_nobody: StampsAlone, "data loss, clock set back", EXCESS_ENDS;
+    lost_recalls_need_the_question: NoQuestion, "one permit, no recalls", NO_STARVATION;
+    an_excess_needs_the_question: NoQuestion, "data loss, clock set back", EXCESS_ENDS;
+    a_late_grant_is_not_used: LateGrantUsed, "pause, one permit", EXCLUSION;
+    who_waits_is_no_holder: WaiterIsHolder, "one permit", EXCLUSION;
+    idle_permits_do_not_stay: NoLinger, "one permit", NOTHING_LEFT;
+    gone_makes_a_home_ask: NoRecheck, "data loss", CHECKED;
+    gone_stops_passes_too: PassBeforeRecheck, "data loss", CHECKED;
+    gone_is_answered_by_a_later_question: OldRecheckBelieved, "data loss", CHECKED;
+    all_who_hold_are_recalled: RecallOfOne, "three processes", PROMPT;
 }

@@ -17,11 +17,9 @@ pub enum Mutation {
     StampsAlone,
     /// H5: nobody asks.
     NoQuestion,
-    /// H5: a lost permit is forgotten without an `end`.
-    LostWithoutEnd,
     /// H6: a grant counts from its receipt.
     LateGrantUsed,
-    /// H6: a question's answer takes who waits for a holder.
+    /// H6: a seeker that is queued counts as a permit.
     WaiterIsHolder,
     /// H7: idle permits are kept for good.
     NoLinger,

@@ -38,7 +38,7 @@ impl Fleet {
     }
 
     /// Gives a permit to the first request that waits.
-    fn serve(&self, state: &mut State, token: Token, left: u8, passes: u8) {
+    fn serve(state: &mut State, token: Token, left: u8, passes: u8) {
         let process = owner(token);
         state.homes[process].waiting -= 1;
         *state.slot_mut(token) = Slot::Used {
@@ -54,11 +54,11 @@ impl Fleet {
     }
 
     /// Gives a permit that has served before to the first request that waits.
-    fn reuse(&self, state: &mut State, token: Token, left: u8, passes: u8) {
-        if state.homes[owner(token)].unsure && !state.holds(token) {
+    fn reuse(state: &mut State, token: Token, left: u8, passes: u8) {
+        if state.ghost.doubts[owner(token)] && !state.holds(token) {
             state.ghost.violations |= Violation::Unchecked as u8;
         }
-        self.serve(state, token, left, passes);
+        Self::serve(state, token, left, passes);
     }
 
     fn give_back(state: &mut State, token: Token, held: bool) {
@@ -94,7 +94,7 @@ impl Fleet {
                 self.overtake(state, process);
             }
             let passes = (passes + u8::from(home.others)).min(PASSES);
-            self.reuse(state, token, left, passes);
+            Self::reuse(state, token, left, passes);
         } else if home.others || home.waiting > 0 && !unsure {
             Self::give_back(state, token, true);
         } else {
@@ -133,7 +133,7 @@ impl Fleet {
             match state.slot(token) {
                 Slot::Idle { left, .. } if home.waiting > 0 && !unsure => {
                     if is_long(left) || self.broken(Mutation::ReuseOfAnEndingLease) {
-                        self.reuse(state, token, left, 0);
+                        Self::reuse(state, token, left, 0);
                     } else {
                         Self::give_back(state, token, true);
                     }
@@ -143,7 +143,7 @@ impl Fleet {
                         && self.broken(Mutation::ReuseAfterEnd)
                         && state.is_under_way(|body| *body == Body::End(token)) =>
                 {
-                    self.serve(state, token, LEASE, 0);
+                    Self::serve(state, token, LEASE, 0);
                 }
                 _ => {}
             }
@@ -195,6 +195,7 @@ impl Fleet {
             return;
         }
         state.homes[process].unsure = true;
+        state.ghost.doubts[process] = true;
         if !self.broken(Mutation::NoRecheck) {
             Self::ask(state, process);
         }
@@ -264,7 +265,7 @@ impl Fleet {
         } else if !is_long(left) {
             Self::give_back(state, token, true);
         } else if state.homes[process].waiting > 0 {
-            self.serve(state, token, left, 0);
+            Self::serve(state, token, left, 0);
         } else {
             *state.slot_mut(token) = Slot::Idle { age: 0, left };
         }
@@ -277,12 +278,11 @@ impl Fleet {
         }
         for token in tokens_of(process).filter(|token| question.tokens >> token & 1 == 1) {
             if matches!(state.slot(token), Slot::Idle { .. } | Slot::Used { .. }) {
-                if self.broken(Mutation::LostWithoutEnd) {
-                    *state.slot_mut(token) = Slot::Free;
-                } else {
-                    Self::give_back(state, token, false);
-                }
+                Self::give_back(state, token, false);
             }
+        }
+        if question.sure {
+            state.ghost.doubts[process] = false;
         }
         if question.sure || self.broken(Mutation::OldRecheckBelieved) {
             state.homes[process].unsure = false;
@@ -332,6 +332,7 @@ impl Fleet {
         home.spare = !home.spare && spare > 0;
         if home.permits() == 0 {
             home.unsure = false;
+            state.ghost.doubts[process] = false;
         } else if !self.broken(Mutation::NoQuestion) {
             Self::ask(state, process);
         }

@@ -4,7 +4,10 @@ use stateright::Property;
 
 use super::Fleet;
 use super::state::{Body, Mode, Slot, State, Token, Violation, owner};
-use super::world::LEASE;
+use super::world::{LEASE, PROCESSES};
+
+/// After how many ticks of rest nothing is left: what lingers, or the leases of who crashed.
+const REST: u8 = LEASE + 2;
 
 /// No more are inside than there are permits, over all processes.
 pub const EXCLUSION: &str = "exclusion";
@@ -58,9 +61,7 @@ pub(super) fn all() -> Vec<Property<Fleet>> {
         Property::always(LEASES_LAST, |_, state| has_not(state, Violation::Expired)),
         Property::always(CHECKED, |_, state| has_not(state, Violation::Unchecked)),
         Property::always(NO_ORPHANS, no_orphans),
-        Property::always(NOTHING_LEFT, |model: &Fleet, state: &State| {
-            state.ghost.rest <= model.rest()
-        }),
+        Property::always(NOTHING_LEFT, |_, state: &State| state.ghost.rest <= REST),
         Property::sometimes(RECALLS, |_, state: &State| state.ghost.recalled),
     ]
 }
@@ -103,10 +104,28 @@ fn is_empty(state: &State) -> bool {
         && homes.all(|home| home.slots.iter().all(|slot| *slot == Slot::Free))
 }
 
+/// Whether a permit is idle though a place of another process is in the queue.
+fn keeps(state: &State, process: usize) -> bool {
+    let up = |process: usize| state.homes[process].mode == Mode::Running;
+    let slots = &state.homes[process].slots;
+    let mut places = state.server.queue.iter().map(|place| owner(*place));
+    up(process)
+        && slots.iter().any(|slot| matches!(slot, Slot::Idle { .. }))
+        && places.any(|other| other != process && up(other))
+}
+
+/// Ends what is counted for as long as it lasts.
+pub(super) fn reset(state: &mut State) {
+    for process in 0..PROCESSES {
+        if !keeps(state, process) {
+            state.ghost.kept[process] = 0;
+        }
+    }
+}
+
 /// Judges how things are when a tick has come.
 pub(super) fn count(model: &Fleet, state: &mut State) {
     let world = &model.world;
-    let up = |process: usize| state.homes[process].mode == Mode::Running;
     let mut ghost = state.ghost;
     for (process, home) in state.homes.iter().enumerate() {
         if home.waiting == 0 || home.mode != Mode::Running {
@@ -116,19 +135,10 @@ pub(super) fn count(model: &Fleet, state: &mut State) {
             ghost.hungry[process] = (ghost.hungry[process] + 1).min(world.patience + 1);
         }
     }
-    for (process, home) in state.homes.iter().enumerate() {
-        let mut places = state.server.queue.iter().map(|place| owner(*place));
-        let idle = home.mode == Mode::Running
-            && home
-                .slots
-                .iter()
-                .any(|slot| matches!(slot, Slot::Idle { .. }))
-            && places.any(|other| other != process && up(other));
-        ghost.kept[process] = if idle {
-            (ghost.kept[process] + 1).min(world.promptness + 1)
-        } else {
-            0
-        };
+    for process in 0..PROCESSES {
+        if keeps(state, process) {
+            ghost.kept[process] = (ghost.kept[process] + 1).min(world.promptness + 1);
+        }
     }
     ghost.excess = if state.inside() > world.capacity.into() {
         (ghost.excess + 1).min(world.excess + 1)
@@ -148,14 +158,7 @@ pub(super) fn count(model: &Fleet, state: &mut State) {
     ghost.rest = if wanted || comes || is_empty(state) {
         0
     } else {
-        (ghost.rest + 1).min(model.rest() + 1)
+        (ghost.rest + 1).min(REST + 1)
     };
     state.ghost = ghost;
-}
-
-impl Fleet {
-    /// After how many ticks of rest nothing is left: what lingers, or the leases of who crashed.
-    const fn rest(&self) -> u8 {
-        LEASE + 2
-    }
 }

@@ -141,6 +141,14 @@ impl Fleet {
 
     /// Answers "queued", at once: a late one changes nothing but what the other model has shown.
     fn queued(&self, state: &mut State, token: Token, stamp: u8) {
+        if self.mutation == Some(Mutation::WaiterIsHolder) {
+            let word = Word {
+                others: false,
+                stamp,
+            };
+            state.send(owner(token), Body::Held(token, LEASE, word));
+            return;
+        }
         if state.homes[owner(token)].mode == Mode::Running
             && self.world.faults.flush > 0
             && let Slot::Seeking(queued) = state.slot_mut(token)
@@ -167,11 +175,7 @@ impl Fleet {
     }
 
     fn recheck(&self, state: &mut State, process: usize, question: Question) {
-        let known = |token: &Token| {
-            state.holds(*token)
-                || self.mutation == Some(Mutation::WaiterIsHolder) && state.waits(*token)
-        };
-        let held = tokens_of(process).filter(known);
+        let held = tokens_of(process).filter(|token| state.holds(*token));
         let held = held.fold(0, |tokens, token| tokens | 1 << token);
         let word = Word {
             others: Self::others(state, process),

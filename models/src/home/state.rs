@@ -209,6 +209,8 @@ pub struct Ghost {
     pub flushed: bool,
     /// Whether a recall made a process give something back.
     pub recalled: bool,
+    /// Whether an `end` of each process was answered "gone", and no later question since.
+    pub doubts: [bool; PROCESSES],
     /// A bit for each [`Violation`].
     pub violations: u8,
 }
@@ -383,6 +385,7 @@ impl State {
             ..Server::default()
         };
         self.ghost.flushed = true;
+        self.ghost.overtaken = [0; PROCESSES];
         if !falls_back {
             return;
         }

@@ -107,10 +107,10 @@ impl World {
         }
     }
 
-    /// How many passes may overtake a process that waits: of each permit, and of each that
-    /// another process' seekers get whose places lie ahead.
+    /// How many passes may overtake a process that waits: so many of each permit of the other
+    /// process, and of what the one seeker gets whose place may lie ahead.
     #[must_use]
     pub const fn overtaking(&self) -> u8 {
-        PASSES * 2 * self.capacity
+        PASSES * (self.capacity + 1)
     }
 }
