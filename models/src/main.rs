@@ -2,11 +2,13 @@
 //! through the large ones at random instead.
 
 use std::env;
+use std::fmt::Debug;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use models::config::Config;
 use models::handoff::Handoff;
+use models::home::{self, Fleet};
 use models::properties;
 use models::worlds;
 use stateright::{Checker, Model, UniformChooser};
@@ -25,19 +27,29 @@ fn main() -> ExitCode {
     if asks("--walk") {
         for config in worlds::large() {
             let walker = model(&config).checker().timeout(WALK);
-            sound &= report(&config, || {
+            sound &= report(config.name, || {
+                walker.spawn_simulation(1, UniformChooser).join()
+            });
+        }
+        for world in home::worlds::large() {
+            let walker = fleet(world).checker().timeout(WALK);
+            sound &= report(world.name, || {
                 walker.spawn_simulation(1, UniformChooser).join()
             });
         }
     } else {
-        let large = if asks("--full") {
-            worlds::large()
-        } else {
-            Vec::new()
-        };
-        for config in worlds::small().into_iter().chain(large) {
+        let (mut configs, mut homes) = (worlds::small(), home::worlds::small());
+        if asks("--full") {
+            configs.extend(worlds::large());
+            homes.extend(home::worlds::large());
+        }
+        for config in configs {
             let searcher = model(&config).checker().target_state_count(MOST_STATES);
-            sound &= report(&config, || searcher.spawn_bfs().join());
+            sound &= report(config.name, || searcher.spawn_bfs().join());
+        }
+        for world in homes {
+            let searcher = fleet(world).checker().target_state_count(MOST_STATES);
+            sound &= report(world.name, || searcher.spawn_bfs().join());
         }
     }
     if sound {
@@ -54,7 +66,18 @@ fn model(config: &Config) -> Handoff {
     }
 }
 
-fn report<C: Checker<Handoff>>(config: &Config, check: impl FnOnce() -> C) -> bool {
+const fn fleet(world: home::World) -> Fleet {
+    Fleet {
+        world,
+        mutation: None,
+    }
+}
+
+fn report<M: Model, C: Checker<M>>(name: &str, check: impl FnOnce() -> C) -> bool
+where
+    M::State: Clone + Debug + PartialEq,
+    M::Action: Clone + Debug + PartialEq,
+{
     let start = Instant::now();
     let checker = check();
     let cut = if checker.state_count() >= MOST_STATES {
@@ -63,15 +86,14 @@ fn report<C: Checker<Handoff>>(config: &Config, check: impl FnOnce() -> C) -> bo
         ""
     };
     println!(
-        "| {} | {} | {} | {:.1?} | {cut} |",
-        config.name,
+        "| {name} | {} | {} | {:.1?} | {cut} |",
         checker.unique_state_count(),
         checker.max_depth(),
         start.elapsed()
     );
     let mut sound = true;
     for (property, path) in checker.discoveries() {
-        if property != properties::HANDS_OVER {
+        if property != properties::HANDS_OVER && property != home::RECALLS {
             sound = false;
             println!("\nviolated: {property}");
             for action in path.into_actions() {
