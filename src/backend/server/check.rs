@@ -13,7 +13,6 @@ use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::time::Duration;
 
-use redis::aio::MultiplexedConnection;
 use redis::{Pipeline, RedisError, Value};
 use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::task::JoinSet;
@@ -29,6 +28,7 @@ use super::origin::Origin;
 use super::reply::Failure;
 use super::reply::failure::Trouble;
 use super::script::Publish;
+use super::wire::Wire;
 use super::{Settings, reply};
 use crate::backend::CheckAnswer;
 use crate::check::{Finding, Persistence, Report, Role, Server, Severity};
@@ -125,7 +125,9 @@ impl Inspector {
         let map = ask_all(&seeds, &self.settings).await;
         let map = map.map_err(|error| self.no_connection(began, error))?;
         for master in masters(&map) {
-            let origin = map.address(master).and_then(|node| seeds.origin(node));
+            let origin = map
+                .address(master)
+                .and_then(|node| seeds.origin_for_commands(node));
             let Some(origin) = origin else { continue };
             let is_here = |tag: Tag| map.owner(tag.slot()) == Some(master);
             let mut here = exact.to_vec();
@@ -209,7 +211,7 @@ fn progress(began: Instant, limit: Duration) -> Progress {
 /// One look under way.
 struct Survey {
     inspector: Inspector,
-    connection: MultiplexedConnection,
+    connection: Wire,
     /// Who tries the rights; known to nobody else.
     instance: Instance,
     /// Where commands are tried.
