@@ -12,7 +12,7 @@ use super::failover::is_replaced;
 use super::migration::{homes, move_slots};
 use crate::certificates::Authority;
 use crate::cluster::{LIMIT, Load, lock, names, patiently};
-use crate::common::{failure, give_back, promptly, take, within};
+use crate::common::{failure, give_back, promptly, within};
 use crate::place::{Folder, NAMES};
 use crate::shown;
 use crate::support::{Cluster, FREE_PORT, Server};
@@ -119,7 +119,9 @@ async fn whose_authority_is_not_trusted_is_told() {
     assert_eq!(error.kind(), BackendErrorKind::Untrusted, "{error}");
     let looked = gates.check().await.expect_err("it is refused");
     assert_eq!(looked.kind(), BackendErrorKind::Untrusted, "{looked}");
-    give_back(take(&lock(&private.gates(), "gate")).await).await;
+    let trusting = lock(&private.gates(), "gate");
+    let guard = within(LIMIT, "who trusts it is let in", trusting.lock()).await;
+    give_back(guard.expect("it is free")).await;
 }
 
 /// Nodes are connected to by the address that they tell, so their certificates have to be for that.
