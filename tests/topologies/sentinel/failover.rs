@@ -258,29 +258,15 @@ async fn leases_and_fences_go_on_at_a_new_master_whose_clock_is_behind() {
     let replicas = vec![replica(), replica()];
     let fleet = Fleet::start_with(master, replicas, &[]).await;
     let (a, b) = (handle(&fleet), handle(&fleet));
-    let permits = (semaphore(&a, 1), semaphore(&b, 1));
-    let (a, b) = (mutex(&a), mutex(&b));
-    let (held, permit) = (take(&a).await, take(&permits.0).await);
-    let (waiter, other) = (queue(&b), queue(&permits.1));
-    until_waiting(&a, 1).await;
-    until_waiting(&permits.0, 1).await;
+    let (held, waiter) = hold_and_queue(&mutex(&a), &mutex(&b)).await;
+    let (permit, other) = hold_and_queue(&semaphore(&a, 1), &semaphore(&b, 1)).await;
     fleet.until_replicated().await;
     fleet.nodes[0].kill();
     until_both_listen(&fleet, &fleet.nodes[0]).await;
-    let (fence, other_fence) = (held.fence(), permit.fence());
     assert!(held.is_held() && permit.is_held());
     assert!(!waiter.is_finished() && !other.is_finished());
-    give_back(held).await;
-    give_back(permit).await;
-    let (held, permit) = (served(waiter).await, served(other).await);
-    assert!(held.fence() > fence, "{} after {fence}", held.fence());
-    assert!(
-        permit.fence() > other_fence,
-        "{} after {other_fence}",
-        permit.fence()
-    );
-    give_back(held).await;
-    give_back(permit).await;
+    hand_over(held, waiter).await;
+    hand_over(permit, other).await;
     assert_mortal(&fleet.nodes[1..]);
 }
 

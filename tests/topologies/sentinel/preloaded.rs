@@ -28,12 +28,8 @@ async fn scripts_that_are_loaded_on_all_nodes_serve_on_after_a_failover() {
         load(node).await;
     }
     let (a, b) = (bare(&fleet).await, bare(&fleet).await);
-    let permits = (semaphore(&a, 1), semaphore(&b, 1));
-    let (a, b) = (mutex(&a), mutex(&b));
-    let (held, permit) = (take(&a).await, take(&permits.0).await);
-    let (waiter, other) = (queue(&b), queue(&permits.1));
-    until_waiting(&a, 1).await;
-    until_waiting(&permits.0, 1).await;
+    let (held, waiter) = hold_and_queue(&mutex(&a), &mutex(&b)).await;
+    let (permit, other) = hold_and_queue(&semaphore(&a, 1), &semaphore(&b, 1)).await;
     fleet.until_replicated().await;
     fleet.nodes[0].kill();
     until_both_listen(&fleet, &fleet.nodes[0]).await;
