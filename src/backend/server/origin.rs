@@ -99,6 +99,16 @@ impl Source {
         })
     }
 
+    /// That of the one server to which all goes, where it is known.
+    fn address(&self) -> Option<&ConnectionInfo> {
+        match self {
+            Self::Server(info) => Some(&**info),
+            #[cfg(feature = "cluster")]
+            Self::Node(info, _) => Some(&**info),
+            _ => None,
+        }
+    }
+
     /// The addresses that were named, but for those that a pool has.
     #[cfg(feature = "tls")]
     pub(crate) fn named(&self) -> Vec<&ConnectionInfo> {
@@ -272,12 +282,12 @@ impl Origin {
                 sentinels.master(settings).await
             }
             (Some(info), _) => Ok(((**info).clone(), self.term())),
-            (None, Source::Server(info)) => Ok(((**info).clone(), 0)),
-            #[cfg(feature = "cluster")]
-            (None, Source::Node(info, _)) => Ok(((**info).clone(), 0)),
-            (None, Source::Cluster(_)) => Err(no_one_server()),
             (None, Source::Pool(_)) => {
                 Err((ErrorKind::InvalidClientConfig, "there is no subscriber").into())
+            }
+            (None, one) => {
+                let info = one.address().ok_or_else(no_one_server)?;
+                Ok((info.clone(), 0))
             }
         }
     }
@@ -304,15 +314,10 @@ impl Origin {
         settings: &Settings,
         config: AsyncConnectionConfig,
     ) -> Result<MultiplexedConnection, RedisError> {
-        let info = match &self.source {
-            Source::Server(info) => info,
-            #[cfg(feature = "cluster")]
-            Source::Node(info, _) => info,
-            _ => return Err(no_one_server()),
-        };
+        let info = self.source.address().ok_or_else(no_one_server)?;
         let redis = info.redis_settings().clone();
         let redis = redis.set_protocol(ProtocolVersion::RESP3);
-        let info = (**info).clone().set_redis_settings(redis);
+        let info = info.clone().set_redis_settings(redis);
         open(info, settings, config).await
     }
 }
