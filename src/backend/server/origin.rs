@@ -202,6 +202,8 @@ impl Origin {
     pub(in crate::backend) fn reign(&self, term: Term) -> Option<Reign> {
         match &self.source {
             Source::Server(_) | Source::Pool(_) | Source::Cluster(_) => None,
+            #[cfg(feature = "cluster")]
+            Source::Node(..) => None,
             #[cfg(feature = "sentinel")]
             Source::Sentinel(sentinels) | Source::SentinelPool(_, sentinels) => Some(Reign {
                 since: sentinels.named_since(term),
