@@ -242,6 +242,7 @@ impl Panel {
             let end = Body::End {
                 latest_ms: 0,
                 stay: false,
+                pushed: false,
             };
             let released = |value: &Value| reply::ended(value).ok()?.outcome.then_some(());
             run(survey, may_eval, &who, end, released).await?;
