@@ -89,6 +89,8 @@ fn who_has_ended_gets_nothing(rig: &mut Rig) -> Result<(), String> {
     let a = ask('a', 10, WAIT);
     check!(rig.end(&a, Some(500), false)? == GONE);
     rig.pass(500);
+    // What is true no longer is forgotten then, and no more.
+    check!(rig.end(&ask('b', 20, TRY), Some(1), false)? == GONE);
     check!(rig.acquire(&a)?[0] == ENDED);
     check!(!rig.exists(MAIN) && !rig.is_queued(&a));
     Ok(())
