@@ -203,11 +203,15 @@ impl Portcullis {
     /// about twenty round trips. Looks that are asked for while one is under way share the next. A missing right leaves a line in the server's `ACL LOG`. Of gates
     /// in memory there is nothing to find.
     ///
+    /// Of a [quorum](crate::quorum) each server is looked at, and a majority has to fit: what is wrong
+    /// with others is a warning that [names](crate::check::Finding::AtServer) them.
+    ///
     /// # Errors
     ///
     /// If the server can't be asked: it is not reached within `connect_timeout`, does not answer
     /// within `command_timeout`, refuses the credentials, loads its data, or is busy. What it
-    /// answers is in the [report](crate::check::Report), also where that is a problem.
+    /// answers is in the [report](crate::check::Report), also where that is a problem. Of a quorum, if
+    /// those that can't be asked decide whether a majority fits.
     ///
     /// # Cancel safety
     ///

@@ -21,7 +21,7 @@ mod links;
 mod origin;
 pub(super) mod recent;
 pub(super) mod reply;
-mod script;
+pub(super) mod script;
 #[cfg(feature = "sentinel")]
 mod sentinel;
 mod subscription;

@@ -158,7 +158,7 @@ impl House {
         let lease = Lease::shared(place, Arc::clone(&state));
         let effects = self
             .rooms()
-            .arrived(self.now(), lease, tries, Duration::from_secs(10));
+            .arrived(self.now(), lease, tries, Duration::from_secs(5));
         effects.run();
         state
     }
@@ -431,7 +431,7 @@ fn a_lease_that_comes_too_late_is_given_to_nobody() {
     let lease = Lease::shared(place, over);
     let effects = house
         .rooms()
-        .arrived(house.now(), lease, None, Duration::from_secs(10));
+        .arrived(house.now(), lease, None, Duration::from_secs(5));
     effects.run();
     assert!(pends(&mut first));
 }
