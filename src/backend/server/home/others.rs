@@ -33,6 +33,15 @@ impl Others {
         self.wait
     }
 
+    /// Until when a word that others wait spares the question whether they do.
+    pub(super) fn known_until(&self) -> Instant {
+        if self.wait {
+            self.heard.after(QUESTION)
+        } else {
+            Instant::from_nanos(0)
+        }
+    }
+
     /// Since when a permit that was granted at `granted` may be passed on to some only.
     pub(super) fn since(&self, granted: Instant) -> Instant {
         self.since.max(granted)

@@ -652,6 +652,16 @@ impl Rooms {
         !self.idle.is_empty() || self.slots.iter().any(again)
     }
 
+    /// When the next question is due. A word that others wait spares it: what is kept is passed on for a
+    /// turn only then, and its end shows what the server has forgotten.
+    fn ask_at(&self) -> Instant {
+        let known = match self.doubted {
+            None => self.others.known_until(),
+            Some(_) => Instant::from_nanos(0),
+        };
+        self.asked.after(QUESTION).max(known)
+    }
+
     /// When there is something to be done next.
     fn due(&self, now: Instant) -> Instant {
         let mut due = Instant::FAR;
@@ -669,7 +679,7 @@ impl Rooms {
             due = due.min(*end);
         }
         if self.held > 0 && self.asking.is_none() {
-            due = due.min(self.asked.after(QUESTION));
+            due = due.min(self.ask_at());
         }
         if self.seeking > 0 && self.waiting.is_empty() {
             due = due.min(self.surplus.unwrap_or(now).after(SURPLUS));
@@ -710,7 +720,7 @@ impl Rooms {
             }
         }
         self.seek(now, &mut turn);
-        if self.held > 0 && self.asking.is_none() && now >= self.asked.after(QUESTION) {
+        if self.held > 0 && self.asking.is_none() && now >= self.ask_at() {
             self.asked = now;
             if self.doubted.is_some() || self.keeps() {
                 self.asking = Some(now);
