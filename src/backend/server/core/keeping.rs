@@ -15,6 +15,8 @@ use crate::token::Token;
 impl Core {
     /// Asks once whether others wait at a gate, and which of these leases the server knows.
     pub(super) fn recheck(&mut self, now: Instant, resource: Arc<Resource>, tokens: Vec<Token>) {
+        // Recalls come to who keeps, however long ago it acquired.
+        self.listen(now, resource.tag);
         let body = Body::Recheck(Recheck { resource, tokens });
         self.calls.push(Call { sent: now, body });
     }
