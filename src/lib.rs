@@ -16,7 +16,7 @@
 //! # Features
 //!
 //! - `axum`: [`Held`] as an extractor, and keys from what axum knows of a request.
-//! - `cluster`: gates on a Redis or Valkey cluster (`redis+cluster://`).
+//! - `cluster`: gates on a Redis or Valkey cluster (`redis+cluster://`), also over a `deadpool_redis::cluster::Pool`.
 //! - `sentinel`: the master of a service is found by asking sentinels, and followed through failovers
 //!   (`Sentinel`, `redis+sentinel://`).
 //! - `tls`: `rediss://` addresses, and whom to trust there (`Tls`).

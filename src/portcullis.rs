@@ -9,6 +9,8 @@ use tokio::sync::oneshot;
 use crate::address::IntoAddress;
 use crate::backend::memory::{Memory, MemoryBackend};
 use crate::backend::quorum::{QuorumBackend, QuorumSettings};
+#[cfg(feature = "cluster")]
+use crate::backend::server::Seeds;
 use crate::backend::server::{Origin, Replicas, ServerBackend, Settings, Source};
 use crate::backend::{Backend, ShutdownReport};
 use crate::check::{Check, ConnectError, Severity};
@@ -201,11 +203,15 @@ impl Portcullis {
     /// about twenty round trips. Looks that are asked for while one is under way share the next. A missing right leaves a line in the server's `ACL LOG`. Of gates
     /// in memory there is nothing to find.
     ///
+    /// Of a [quorum](crate::quorum) each server is looked at, and a majority has to fit: what is wrong
+    /// with others is a warning that [names](crate::check::Finding::AtServer) them.
+    ///
     /// # Errors
     ///
     /// If the server can't be asked: it is not reached within `connect_timeout`, does not answer
     /// within `command_timeout`, refuses the credentials, loads its data, or is busy. What it
-    /// answers is in the [report](crate::check::Report), also where that is a problem.
+    /// answers is in the [report](crate::check::Report), also where that is a problem. Of a quorum, if
+    /// those that can't be asked decide whether a majority fits.
     ///
     /// # Cancel safety
     ///
@@ -396,6 +402,55 @@ impl Builder {
         self
     }
 
+    /// Takes the clients for commands from a pool of the user's that lead to all nodes of a cluster.
+    /// Needs the feature `cluster`.
+    ///
+    /// `nodes` names some nodes of the same cluster, as the pool's manager was given them: over
+    /// connections of our own to these, and to those that they tell of, we listen and find out who
+    /// owns what. What their addresses say of credentials and TLS holds for all nodes.
+    ///
+    /// Each of the [`connections`](Self::connections) to each master takes one client out of the
+    /// pool for good, and leaves room in it. A client connects to every node: with 1 connection there
+    /// are as many sockets as the square of the nodes.
+    ///
+    /// # What the pool's client does by itself
+    ///
+    /// It follows redirections, and sends a request again while it has no answer, up to sixteen times
+    /// and until the `command_timeout` has passed. Locks and permits stay right: all that is sent for them may run
+    /// twice, and whatever an earlier attempt leaves is cleaned up, for which each release and
+    /// refusal costs a little more. **Rate limits may count too much**: each time a connection breaks
+    /// while a check is under way, the check may count once more, up to 17 times in all, and its answer is
+    /// that of the last attempt. While a slot moves, the client repeats what it is told to try again, and says nothing
+    /// of it: where that takes longer than the `command_timeout`, a master whose only requests
+    /// are for that slot counts as away. With the cluster's [`url`](Self::url) there is none of this; take a pool
+    /// only where you must.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # fn example() -> Result<(), Box<dyn std::error::Error>> {
+    /// use portcullis::deadpool_redis::Runtime;
+    /// use portcullis::deadpool_redis::cluster::{Manager, Pool};
+    ///
+    /// let nodes = vec!["redis://node-1:6379/", "redis://node-2:6379/"];
+    /// let manager = Manager::new(nodes.clone(), false)?;
+    /// let pool = Pool::builder(manager).max_size(8).runtime(Runtime::Tokio1).build()?;
+    /// let gates = portcullis::Portcullis::builder().cluster_pool(pool, nodes).build()?;
+    /// # Ok(()) }
+    /// ```
+    #[cfg(feature = "cluster")]
+    pub fn cluster_pool(
+        mut self,
+        pool: deadpool_redis::cluster::Pool,
+        nodes: impl IntoIterator<Item = impl redis::IntoConnectionInfo>,
+    ) -> Self {
+        match Seeds::of_pool(pool, nodes) {
+            Ok(seeds) => self.source = Some(Source::Cluster(seeds)),
+            Err(error) => self.url_error = Some(error),
+        }
+        self
+    }
+
     /// Sets where to listen for pushes: the server to which the [`pool`](Self::pool) connects.
     pub fn subscriber(mut self, server: redis::ConnectionInfo) -> Self {
         self.subscriber = Some(server);
@@ -566,6 +621,11 @@ impl Builder {
             None => Source::local()?,
         };
         let subscriber = self.subscriber.take().map(secured).transpose()?;
+        #[cfg(feature = "cluster")]
+        if let (Source::Cluster(_), Some(_)) = (&source, &subscriber) {
+            let problem = "in a cluster each master is listened to; name no subscriber";
+            return Err(ConfigError::new("subscriber", problem));
+        }
         let origin = Origin::new(source, subscriber);
         let backend = ServerBackend::start(origin, &prefix, self.settings)?;
         Ok(Portcullis { backend, prefix })

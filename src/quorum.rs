@@ -27,11 +27,11 @@
 //!
 //! No two guards of a lock are held at once, as long as
 //!
-//! - each lease is kept by a majority of the servers until it has ended. One loses leases before by a
-//!   failover to a replica, by eviction, by hand, by a clock that is set forward, or by a restart without
-//!   its data where there is no quarantine. A lock that is held on all of five servers outlives that of
-//!   two; one that could be had on three alone outlives none until others have filled in, and
-//!   [`held_on`](crate::MutexGuard::held_on) says on how many it is;
+//! - each lease is kept by a majority of the servers until it has ended. One loses leases before by
+//!   eviction, by hand, or by a clock that is set forward. A lock that is held on all of five servers
+//!   outlives that of two; one that could be had on three alone outlives none until others have filled
+//!   in, and [`held_on`](crate::MutexGuard::held_on) says on how many it is. A restart without data, or
+//!   a failover to a replica, is provided for: see below;
 //! - the clocks of all others, and of this machine, run at the same rate, within 1 %;
 //! - no process goes on as a holder after [`is_held`](crate::MutexGuard::is_held) is false or
 //!   [`lost`](crate::MutexGuard::lost) has fired. One that is paused in between, by its garbage
@@ -44,6 +44,13 @@
 //! ended, which is the gate's TTL: see [`quarantine`](crate::Builder::quarantine). So after all servers
 //! were started a gate is refused for one TTL, 10 s by default. It relies on `INFO`, and on all
 //! processes naming the same TTL for a gate.
+//!
+//! A server may be one that [sentinels](crate::Builder::url) name: a seat of the quorum that fails
+//! over by itself. A replica that takes its place may lack the last leases, however long it has run.
+//! So it counts as a server that was restarted when sentinels began to name it, which they tell,
+//! and 5 s more, since other processes hear of it a little later. A process that is cut off from the
+//! sentinels together with the old master, and uses that for longer, breaks this: let the master insist
+//! on a replica, by `min-replicas-to-write 1`.
 //!
 //! # Fencing tokens
 //!
@@ -76,9 +83,14 @@
 //!
 //! # What is not offered
 //!
-//! What other clients of a [`mutex_at`](crate::Portcullis::mutex_at) publish to `<key>:released` is not listened to: while a stranger holds,
-//! it is asked for by a timer. Rate limits, since a count over independent servers counts nothing exactly; [`check`](crate::Portcullis::check);
-//! `min_replicas` and `lock_delay`; pools; cluster nodes as servers. A server may be one that sentinels name. `connections` does not apply: there is one for commands to each.
+//! Rate limits, since a count over independent servers counts nothing exactly; `min_replicas` and
+//! `lock_delay`; pools; cluster nodes as servers. `connections` does not apply: there is one for
+//! commands to each. Of many who ask at once, each server is asked for 128, and the others wait for
+//! their turn.
+//!
+//! # Before it is relied on
+//!
+//! [`check`](crate::Portcullis::check) and [`Builder::connect`](crate::Builder::connect) look at all servers, name those that do not fit, and insist on a majority.
 //!
 //! # Failures
 //!

@@ -45,6 +45,7 @@ impl Instant {
     }
 
     /// So much earlier, as far as this clock goes back.
+    #[cfg(any(test, feature = "sentinel"))]
     pub(crate) fn before(self, duration: Duration) -> Self {
         Self(
             self.0

@@ -170,6 +170,8 @@ pub(crate) struct Slice {
     holds: Vec<(Member, Span)>,
     /// In milliseconds, sorted: see [`waited`].
     waits: Vec<f64>,
+    /// The same of each process.
+    waits_of: Vec<Vec<f64>>,
     failures: u32,
     /// How often somebody entered while another was inside, in the fleet's whole life.
     pub(crate) overlaps: u64,
@@ -199,19 +201,51 @@ pub(crate) fn measure(
     slice: Duration,
     sends: &[&str],
 ) -> Slice {
-    let (processes, [begin, end]) = fleet(role, tasks, |clients| {
+    let (processes, [begin, end]) = watch_fleet(server, role, tasks, slice, sends);
+    let tasks = processes.len() * work.tasks as usize;
+    Slice::of(&processes, tasks, begin, end)
+}
+
+/// The same where each process has a number of tasks of its own, and of commands only scripts are
+/// counted.
+pub(crate) fn measure_mixed(
+    server: &Server,
+    role: &str,
+    tasks: &[impl Serialize],
+    numbers: &[u32],
+    slice: Duration,
+) -> Slice {
+    let (processes, [begin, end]) = watch_fleet(server, role, tasks, slice, &[]);
+    let tasks = numbers.iter().sum::<u32>() as usize;
+    Slice::of(&processes, tasks, begin, end)
+}
+
+fn watch_fleet(
+    server: &Server,
+    role: &str,
+    tasks: &[impl Serialize],
+    slice: Duration,
+    sends: &[&str],
+) -> (Vec<Vec<Turn>>, [Moment; 2]) {
+    fleet(role, tasks, |clients| {
         thread::sleep(slice / 4);
         let begin = Moment::now(server, sends, clients);
         thread::sleep(slice);
         [begin, Moment::now(server, sends, clients)]
-    });
-    Slice::of(&processes, work.tasks, begin, end)
+    })
 }
 
 impl Slice {
-    fn of(processes: &[Vec<Turn>], tasks_each: u32, begin: Moment, end: Moment) -> Self {
+    fn of(processes: &[Vec<Turn>], tasks: usize, begin: Moment, end: Moment) -> Self {
         let turns = merge(processes);
         let window = [begin.at, end.at];
+        let waits_of = processes.iter().map(|turns| {
+            let waits = turns.iter().filter_map(|turn| waited(turn, window));
+            let mut waits: Vec<f64> = waits.collect();
+            waits.sort_by(f64::total_cmp);
+            waits
+        });
+        let waits_of = waits_of.collect();
         let waits = turns
             .iter()
             .filter_map(|(_, turn)| Some((waited(turn, window)?, turn.failures)));
@@ -225,10 +259,11 @@ impl Slice {
         let unanswered = holds.iter().filter(|(_, hold)| !hold.answered).count();
         holds.retain(|(_, hold)| (begin.at..end.at).contains(&hold.begin));
         Self {
-            tasks: processes.len() * tasks_each as usize,
+            tasks,
             seconds: (end.at - begin.at) as f64 / 1e9,
             holds,
             waits,
+            waits_of,
             failures: failures.iter().sum(),
             overlaps,
             most_inside,
@@ -282,6 +317,15 @@ impl Slice {
     /// In milliseconds.
     pub(crate) fn wait(&self, share: f64) -> f64 {
         quantile(&self.waits, share)
+    }
+
+    pub(crate) fn processes(&self) -> usize {
+        self.waits_of.len()
+    }
+
+    /// The same of one process.
+    pub(crate) fn wait_of(&self, process: usize, share: f64) -> f64 {
+        quantile(&self.waits_of[process], share)
     }
 
     /// Of how often each task got in.
@@ -395,7 +439,7 @@ mod tests {
             server: Duration::from_micros(at),
             clients: Duration::from_micros(at),
         });
-        Slice::of(processes, tasks_each, begin, end)
+        Slice::of(processes, processes.len() * tasks_each as usize, begin, end)
     }
 
     #[test]

@@ -79,6 +79,8 @@ caught! {
     an_ended_permit_that_is_used_lets_too_many_in: ReuseAfterEnd, "one permit", EXCLUSION;
     passes_are_bounded_while_others_wait: PassesWithoutBound, "one permit, endless load", NO_STARVATION;
     passes_overtake_no_more_than_that: PassesWithoutBound, "one permit, endless load", OVERTAKING;
+    passes_are_counted: PassesWithoutCount, "one permit, endless load", OVERTAKING;
+    passes_end_in_time: PassesWithoutTime, "one permit, endless load", NO_STARVATION;
     an_ending_lease_serves_nobody: ReuseOfAnEndingLease, "leases end", LEASES_LAST;
     an_old_nobody_waits_undoes_no_recall: NoStamp, "one permit", PROMPT;
     an_old_nobody_waits_starves_nobody: NoStamp, "one permit, endless load", OVERTAKING;

@@ -137,7 +137,7 @@ pub enum Finding {
         /// Which one, from 1, in the order in which they were named.
         server: usize,
         /// What was found there.
-        finding: Box<Finding>,
+        finding: Box<Self>,
     },
     /// It could not be asked.
     #[non_exhaustive]

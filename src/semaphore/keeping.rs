@@ -44,8 +44,8 @@ impl Default for Keeping {
 
 impl Keeping {
     /// Sets how often a permit goes from one request to the next in this process while other processes
-    /// wait: 0 to 1000, 4 by default. So many times the limit may requests overtake one that waits
-    /// elsewhere.
+    /// wait: 0 to 1000, 4 by default. So many times the limit and one more may requests overtake one
+    /// that waits elsewhere.
     #[must_use]
     pub const fn passes(self, passes: u32) -> Self {
         Self { passes, ..self }

@@ -152,7 +152,7 @@ impl Semaphore {
     /// # What it trades
     ///
     /// - **Order**: requests of one process are served first come, first served, and those of another
-    ///   may be overtaken by up to `passes` × `limit` requests. Requests for
+    ///   may be overtaken by up to `passes` × (`limit` + 1) requests. Requests for
     ///   [several permits](Self::acquire_many), or by another limit, ask the server as ever.
     /// - **Fencing tokens**: permits that are used again have no order, so
     ///   [`fencing_token`](SemaphorePermit::fencing_token) is 0, which whoever compares refuses. Where

@@ -45,7 +45,16 @@ impl Authority {
         self.issue(params(names, ExtendedKeyUsagePurpose::ServerAuth))
     }
 
-    /// The same, which has expired.
+    /// The same, of one that is a client of servers of its kind as well.
+    #[allow(dead_code, reason = "each test binary uses its own part")]
+    pub(crate) fn peer(&self, names: &[&str]) -> Identity {
+        let mut params = params(names, ExtendedKeyUsagePurpose::ServerAuth);
+        let as_client = ExtendedKeyUsagePurpose::ClientAuth;
+        params.extended_key_usages.push(as_client);
+        self.issue(params)
+    }
+
+    /// What a server shows that has expired.
     pub(crate) fn expired_server(&self, names: &[&str]) -> Identity {
         let mut params = params(names, ExtendedKeyUsagePurpose::ServerAuth);
         params.not_after = date_time_ymd(2020, 1, 1);

@@ -1,7 +1,7 @@
 //! A cluster of the test's own, which ends with it.
 
 use std::collections::HashMap;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use redis::{FromRedisValue, Value};
 
@@ -66,12 +66,6 @@ impl Cluster {
                 node.command(&words).await;
             }
         }
-        for node in &self.nodes[1..] {
-            let port = node.port().to_string();
-            self.nodes[0]
-                .command(&["CLUSTER", "MEET", "127.0.0.1", &port])
-                .await;
-        }
         self.until_acquainted().await;
         for (index, node) in self.nodes.iter().enumerate().skip(self.masters) {
             let master = self.id(index % self.masters).await;
@@ -85,10 +79,16 @@ impl Cluster {
         self.until_whole().await;
     }
 
-    /// Waits until all nodes know each other.
+    /// Introduces all nodes to the first, and waits until they know each other.
     pub(crate) async fn until_acquainted(&self) {
         let count = self.nodes.len().to_string();
+        let mut introduced: Option<Instant> = None;
         wait_for("all nodes know each other", LIMIT, async || {
+            // Whom a busy machine keeps from answering for a second is forgotten.
+            if introduced.is_none_or(|last| last.elapsed() > Duration::from_secs(3)) {
+                introduced = Some(Instant::now());
+                self.introduce().await;
+            }
             for node in &self.nodes {
                 let nodes = text(node.try_command(&["CLUSTER", "NODES"]).await);
                 if nodes.is_some_and(|nodes| nodes.contains("handshake")) {
@@ -98,6 +98,14 @@ impl Cluster {
             self.all_say("cluster_known_nodes", &count).await
         })
         .await;
+    }
+
+    async fn introduce(&self) {
+        for node in &self.nodes[1..] {
+            let (port, bus) = (node.known_port().to_string(), node.bus_port().to_string());
+            let words = ["CLUSTER", "MEET", "127.0.0.1", &port, &bus];
+            self.nodes[0].command(&words).await;
+        }
     }
 
     /// Waits until every node that runs sees the cluster serve, and has its copy if it is a
@@ -188,7 +196,7 @@ impl Cluster {
     /// Moves a slot with all its keys, as an operator's tool does; `pause` lies between any two
     /// steps.
     pub(crate) async fn migrate(&self, slot: u16, from: usize, to: usize, pause: Duration) {
-        let (number, port) = (slot.to_string(), self.nodes[to].port().to_string());
+        let (number, port) = (slot.to_string(), self.nodes[to].known_port().to_string());
         let (giver, taker) = (self.id(from).await, self.id(to).await);
         let (source, target) = (&self.nodes[from], &self.nodes[to]);
         target

@@ -155,6 +155,15 @@ impl Server {
         }
     }
 
+    /// The port over which the nodes of a cluster talk among themselves.
+    pub(crate) fn bus_port(&self) -> u16 {
+        if self.options.iter().any(|option| option == "--cluster-port") {
+            self.option("--cluster-port").parse().expect("a port")
+        } else {
+            self.port + 10_000
+        }
+    }
+
     pub(crate) fn url(&self) -> String {
         format!("redis://127.0.0.1:{}/", self.port)
     }

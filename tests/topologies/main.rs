@@ -19,4 +19,7 @@ mod place;
 mod support;
 
 mod cluster;
+mod preloading;
 mod sentinel;
+mod shown;
+mod turns;

@@ -7,7 +7,7 @@ use axum::Router;
 use axum::routing::{MethodRouter, get};
 use http::request::Parts;
 use portcullis::layer::{KeyError, RateHeaders};
-use portcullis::{ConcurrencyLimitLayer, MutexLayer, Portcullis, Quota, RateLimitLayer};
+use portcullis::{ConcurrencyLimitLayer, Keeping, MutexLayer, Portcullis, Quota, RateLimitLayer};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
@@ -83,6 +83,7 @@ const REGIMES: [Regime; 3] = [
             // A permit is given back in the background, and so this one row is both: what was asked
             // of any semaphore, and of one with that.
             layer("semaphore on Redis", "server-permits", &[0.30, 0.38]),
+            layer("semaphore on Redis, kept", "kept", &[0.90]),
             SERVER_LOCKS,
             layer(
                 "rate limit on Redis, key per connection",
@@ -102,6 +103,8 @@ const REGIMES: [Regime; 3] = [
             LOCKS,
             layer("tower's limit, 8 of 32", "tower-few", &[]),
             layer("semaphore in memory, 8 of 32", "permits-few", &[]),
+            layer("semaphore on Redis, 8 of 32", "server-few", &[]),
+            layer("semaphore on Redis, kept, 8 of 32", "kept-few", &[0.80]),
         ],
     },
     Regime {
@@ -293,6 +296,15 @@ fn routes(path: &str, handler: &MethodRouter, [memory, server]: &[Portcullis; 2]
             "server-permits",
             handler.clone().layer(permits(server, "many", MANY)),
         ),
+        (
+            "server-few",
+            handler.clone().layer(permits(server, "few", FEW)),
+        ),
+        ("kept", handler.clone().layer(kept(server, "kept", MANY))),
+        (
+            "kept-few",
+            handler.clone().layer(kept(server, "kept-few", FEW)),
+        ),
         ("server-locks", handler.clone().layer(locks(server))),
         ("rate", handler.clone().layer(rate(memory))),
         ("rate-told", handler.clone().layer(told(rate(memory)))),
@@ -305,6 +317,12 @@ fn routes(path: &str, handler: &MethodRouter, [memory, server]: &[Portcullis; 2]
 
 fn permits(gates: &Portcullis, name: &str, limit: u32) -> ConcurrencyLimitLayer {
     ConcurrencyLimitLayer::new(gates.semaphore(name, limit).expect("a limit in range"))
+}
+
+fn kept(gates: &Portcullis, name: &str, limit: u32) -> ConcurrencyLimitLayer {
+    let semaphore = gates.semaphore(name, limit).expect("a limit in range");
+    let kept = semaphore.keep_permits(Keeping::default());
+    ConcurrencyLimitLayer::new(kept.expect("in range"))
 }
 
 fn locks(gates: &Portcullis) -> MutexLayer {

@@ -2,6 +2,7 @@
 
 mod cluster;
 mod handoff;
+mod home;
 mod layer_overhead;
 mod memory_backend;
 mod outage;
@@ -23,10 +24,11 @@ pub(crate) struct Group {
     pub(crate) run: fn(&mut Report),
 }
 
-pub(crate) const GROUPS: [Group; 11] = [
+pub(crate) const GROUPS: [Group; 12] = [
     uncontended::GROUP,
     handoff::GROUP,
     semaphore::GROUP,
+    home::GROUP,
     rate_limit::GROUP,
     renewal::GROUP,
     layer_overhead::GROUP,
@@ -37,9 +39,10 @@ pub(crate) const GROUPS: [Group; 11] = [
     scale::GROUP,
 ];
 
-pub(crate) const ROLES: [Role; 5] = [
+pub(crate) const ROLES: [Role; 6] = [
     handoff::ROLE,
     semaphore::ROLE,
+    home::ROLE,
     layer_overhead::ROLE,
     quorum::ROLE,
     scale::ROLE,

@@ -9,6 +9,10 @@ pub enum Mutation {
     ReuseAfterEnd,
     /// H2: passes go on while others wait.
     PassesWithoutBound,
+    /// H2: while others wait, passes are bounded by time alone.
+    PassesWithoutCount,
+    /// H2: while others wait, passes are bounded in number alone.
+    PassesWithoutTime,
     /// H2: a permit is reused however little of its lease is left.
     ReuseOfAnEndingLease,
     /// H4: any word is believed, however old.

@@ -81,7 +81,9 @@ impl Fleet {
             return;
         };
         let bounded = home.others && !self.broken(Mutation::PassesWithoutBound);
-        let passes_on = !bounded || passes < PASSES && !home.impatient;
+        let few = passes < PASSES || self.broken(Mutation::PassesWithoutCount);
+        let soon = !home.impatient || self.broken(Mutation::PassesWithoutTime);
+        let passes_on = !bounded || few && soon;
         let lasts = is_long(left) || self.broken(Mutation::ReuseOfAnEndingLease);
         // A permit that may be lost is kept until that is known.
         let unsure = home.unsure

@@ -121,14 +121,9 @@ pub fn small() -> Vec<World> {
 #[must_use]
 pub fn large() -> Vec<World> {
     vec![
-        World::new("two permits, more requests", 2, some(3), some(3)),
         World {
             crowd: 1,
             ..World::new("two permits, endless load", 2, ENDLESS, some(1))
-        },
-        World {
-            crowd: 1,
-            ..World::new("one permit, endless loads", 1, ENDLESS, ENDLESS)
         },
         World {
             loads: [some(2), some(1), some(1)],
@@ -160,16 +155,6 @@ pub fn large() -> Vec<World> {
             crowd: 1,
             ..World::new("crash, endless load", 1, some(2), ENDLESS)
         },
-        pause("pause, more requests", 2, 3, 2),
-        World {
-            faults: Faults {
-                pause: 1,
-                delay: 1,
-                ..NONE
-            },
-            promptness: 2,
-            ..pause("pause, late message", 2, 2, 1)
-        },
         unsure(
             "lost message, two permits",
             2,
@@ -187,7 +172,6 @@ pub fn large() -> Vec<World> {
                 ..NONE
             },
         ),
-        flush("data loss, more requests", 2, 3, 2),
         World {
             falls_back: true,
             ..flush("data loss, clock set back, two permits", 2, 3, 1)

@@ -41,6 +41,8 @@ pub(super) enum Body {
         latest_ms: u64,
         /// Gives way, and waits on.
         stay: bool,
+        /// Whether a push would be heard by who does.
+        pushed: bool,
     },
     Renew {
         fence: u64,
@@ -121,10 +123,15 @@ impl Call {
                 cmd.arg(name).arg(millis(ask.lease)).arg(ask.latest_ms);
                 cmd.arg(format!("{limit} {waiters} {mode} {pushed} {fence}"));
             }
-            Body::End { latest_ms, stay } => {
+            Body::End {
+                latest_ms,
+                stay,
+                pushed,
+            } => {
+                let stay = if *stay { 1 + u8::from(*pushed) } else { 0 };
                 cmd.arg(3).arg(resource.main()).arg(resource.queue());
                 cmd.arg(&*shared.roster);
-                cmd.arg(name).arg(latest_ms).arg(u8::from(*stay));
+                cmd.arg(name).arg(latest_ms).arg(stay);
                 cmd.arg(self.who.limit);
                 cmd.arg(resource.released.as_deref().unwrap_or_default());
             }

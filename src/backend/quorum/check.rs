@@ -63,7 +63,7 @@ impl Looker for Panel {
             }
         }
         tell_twins(&mut found);
-        self.report(began, found)
+        report(began, found)
     }
 }
 
@@ -81,54 +81,50 @@ fn tell_twins(found: &mut [Result<Found, BackendError>]) {
     }
 }
 
-impl Panel {
-    /// What all of it comes to. Fails where it is decided by servers that could not be asked: they
-    /// may fit, or not.
-    fn report(
-        &self,
-        began: Instant,
-        found: Vec<Result<Found, BackendError>>,
-    ) -> Result<Report, BackendError> {
-        let (servers, needed) = (found.len(), rule::needed(found.len(), 1));
-        let fit = |found: &&Result<Found, BackendError>| matches!(found, Ok(found) if found.fits());
-        let usable = found.iter().filter(fit).count();
-        let unasked = found.iter().filter(|found| found.is_err()).count();
-        if usable < needed && usable + unasked >= needed {
-            let elapsed = Instant::now().since(began).as_millis();
-            let stood = found.iter().map(|found| match found {
-                Ok(found) if found.fits() => Stood::given("it fits"),
-                Ok(_) => Stood::unfit(),
-                Err(error) => Stood::of_error(error),
-            });
-            let stood = stood.collect();
-            return Err(no_quorum("checking the quorum", elapsed, needed, stood));
-        }
-        let mut report = Report::of_quorum(needed);
-        for (server, found) in found.into_iter().enumerate() {
-            let (told, findings) = match found {
-                Ok(found) => (found.server, found.findings),
-                Err(error) => {
-                    let cause = error.to_string();
-                    (Server::default(), vec![Finding::Unasked { cause }])
-                }
-            };
-            let at_server = |finding| Finding::AtServer {
-                server: server + 1,
-                finding: Box::new(finding),
-            };
-            report.add(told, findings.into_iter().map(at_server).collect());
-        }
-        let mut of_all = Vec::new();
-        if usable < needed {
-            of_all.push(Finding::NoMajority { usable, needed });
-        }
-        if servers.is_multiple_of(2) {
-            of_all.push(Finding::EvenNumber { servers });
-        }
-        report.find(of_all);
-        Ok(report)
+/// What all of it comes to. Fails where it is decided by servers that could not be asked: they
+/// may fit, or not.
+fn report(began: Instant, found: Vec<Result<Found, BackendError>>) -> Result<Report, BackendError> {
+    let (servers, needed) = (found.len(), rule::needed(found.len(), 1));
+    let fit = |found: &&Result<Found, BackendError>| matches!(found, Ok(found) if found.fits());
+    let usable = found.iter().filter(fit).count();
+    let unasked = found.iter().filter(|found| found.is_err()).count();
+    if usable < needed && usable + unasked >= needed {
+        let elapsed = Instant::now().since(began).as_millis();
+        let stood = found.iter().map(|found| match found {
+            Ok(found) if found.fits() => Stood::given("it fits"),
+            Ok(_) => Stood::unfit(),
+            Err(error) => Stood::of_error(error),
+        });
+        let stood = stood.collect();
+        return Err(no_quorum("checking the quorum", elapsed, needed, stood));
     }
+    let mut report = Report::of_quorum(needed);
+    for (server, found) in found.into_iter().enumerate() {
+        let (told, findings) = match found {
+            Ok(found) => (found.server, found.findings),
+            Err(error) => {
+                let cause = error.to_string();
+                (Server::default(), vec![Finding::Unasked { cause }])
+            }
+        };
+        let at_server = |finding| Finding::AtServer {
+            server: server + 1,
+            finding: Box::new(finding),
+        };
+        report.add(told, findings.into_iter().map(at_server).collect());
+    }
+    let mut of_all = Vec::new();
+    if usable < needed {
+        of_all.push(Finding::NoMajority { usable, needed });
+    }
+    if servers.is_multiple_of(2) {
+        of_all.push(Finding::EvenNumber { servers });
+    }
+    report.find(of_all);
+    Ok(report)
+}
 
+impl Panel {
     async fn look_at(self, origin: Origin, exact: Arc<[String]>) -> Result<Found, BackendError> {
         let inspector = Inspector {
             origin: origin.clone(),
@@ -188,16 +184,17 @@ impl Panel {
             told.push(survey.ask_one(question).await?);
         }
         let arrival = Arrival::read(0, None, (term, origin.reign(term)), &told);
-        match arrival.age(now) {
-            _ if !self.options.quarantine => {
-                if !arrival.durable || arrival.reign.is_some() {
-                    survey.find(Finding::Forgetful);
-                }
+        let age = arrival.age(now);
+        if !self.options.quarantine {
+            if age.is_some() {
+                survey.find(Finding::Forgetful);
             }
-            None => {}
-            Some(_) if arrival.uptime.is_none() => survey.find(Finding::Ageless),
-            Some(age) if age < Ttl::DEFAULT.get() => survey.find(Finding::TooYoung { age }),
-            Some(_) => {}
+        } else if let Some(age) = age {
+            if arrival.uptime.is_none() {
+                survey.find(Finding::Ageless);
+            } else if age < Ttl::DEFAULT.get() {
+                survey.find(Finding::TooYoung { age });
+            }
         }
         Ok(arrival.run_id)
     }
@@ -242,6 +239,7 @@ impl Panel {
             let end = Body::End {
                 latest_ms: 0,
                 stay: false,
+                pushed: false,
             };
             let released = |value: &Value| reply::ended(value).ok()?.outcome.then_some(());
             run(survey, may_eval, &who, end, released).await?;

@@ -6,7 +6,6 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use redis::aio::MultiplexedConnection;
 use redis::{Cmd, Pipeline, RedisError, Value};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::time::{sleep_until, timeout};
@@ -20,6 +19,7 @@ use crate::backend::server::call::Names;
 use crate::backend::server::link;
 use crate::backend::server::reply::Failure;
 use crate::backend::server::reply::failure::Trouble;
+use crate::backend::server::wire::Wire;
 use crate::backend::server::{Origin, Settings, Term};
 use crate::key::Prefix;
 use crate::time::Instant;
@@ -127,7 +127,7 @@ impl Line {
         }
     }
 
-    async fn connect(&self) -> Result<(MultiplexedConnection, Term, Arrival), RedisError> {
+    async fn connect(&self) -> Result<(Wire, Term, Arrival), RedisError> {
         // In a task of its own: a panic in somebody's resolver must not end the attempts.
         let (origin, settings) = (Arc::clone(&self.origin), self.settings.clone());
         let probe = self.prefix.probe();
@@ -149,12 +149,7 @@ impl Line {
         attempt.unwrap_or_else(|_| Err((redis::ErrorKind::Client, "connecting panicked").into()))
     }
 
-    async fn serve(
-        &mut self,
-        connection: &MultiplexedConnection,
-        term: Term,
-        names: &mut Names,
-    ) -> Served {
+    async fn serve(&mut self, connection: &Wire, term: Term, names: &mut Names) -> Served {
         let origin = Arc::clone(&self.origin);
         let (came, mut coming) = unbounded_channel();
         let mut answered = Instant::now();
@@ -197,7 +192,7 @@ impl Line {
     /// One write and one timer for several requests.
     fn send(
         &self,
-        connection: &MultiplexedConnection,
+        connection: &Wire,
         term: Term,
         calls: Vec<Call>,
         whole: bool,
@@ -256,7 +251,7 @@ impl Line {
         });
     }
 
-    fn probe(&self, connection: &MultiplexedConnection, came: &UnboundedSender<Came>) {
+    fn probe(&self, connection: &Wire, came: &UnboundedSender<Came>) {
         let (mut connection, came) = (connection.clone(), came.clone());
         let (events, server, patience) = (self.events.clone(), self.server, self.prompt);
         let mut get = Cmd::new();
@@ -287,7 +282,7 @@ impl Line {
     }
 
     /// Loads the scripts again: the server has forgotten them.
-    fn load(&self, connection: &MultiplexedConnection) {
+    fn load(&self, connection: &Wire) {
         let (mut connection, patience) = (connection.clone(), self.settings.command_timeout);
         tokio::spawn(async move {
             let pipeline = link::scripts(script::all());

@@ -1,5 +1,8 @@
 //! The scripts that run on each server of a quorum: one vote at a time.
 
+#[cfg(test)]
+mod tests;
+
 use std::sync::LazyLock;
 
 use crate::backend::server::Script;

@@ -300,3 +300,73 @@ pub(in crate::backend) fn millis(duration: Duration) -> u64 {
             .max(1)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use redis::Arg;
+
+    use super::*;
+
+    /// What follows the script in the command.
+    fn words(body: Body, instance: &Instance) -> Vec<String> {
+        let mut names = Names::new(Prefix::new("t").expect("a plain prefix"));
+        let sent = Instant::now();
+        let command = Call { sent, body }.command(Publish::Plain, false, instance, &mut names);
+        let text = |arg: Arg<&[u8]>| match arg {
+            Arg::Simple(word) => String::from_utf8_lossy(word).into_owned(),
+            other => panic!("no word: {other:?}"),
+        };
+        command.args_iter().skip(2).map(text).collect()
+    }
+
+    fn gate() -> Arc<Resource> {
+        let prefix = Prefix::new("t").expect("a plain prefix");
+        Arc::new(Resource::named(
+            &prefix,
+            Kind::Semaphore,
+            &"gate".into(),
+            None,
+        ))
+    }
+
+    #[test]
+    fn an_acquire_says_what_its_caller_keeps() {
+        let instance = Instance::draw().expect("the system has randomness");
+        let ask = Ask {
+            token: Token::of(9),
+            resource: gate(),
+            weight: 1,
+            limit: 8,
+            lease: Duration::from_secs(10),
+            latest_ms: 7,
+            wait: None,
+            max_waiters: 100,
+            ticket: 0,
+            pushed: true,
+            kept: 1,
+        };
+        let words = words(Body::Acquire(ask), &instance);
+        assert_eq!(words[9], "1 8 86400000 100 0 1 1");
+    }
+
+    #[test]
+    fn a_recheck_names_its_gate_and_its_tokens() {
+        let instance = Instance::draw().expect("the system has randomness");
+        let (resource, tokens) = (gate(), [7, 9].map(Token::of));
+        let recheck = Recheck {
+            resource: Arc::clone(&resource),
+            tokens: tokens.into(),
+        };
+        let words = words(Body::Recheck(recheck), &instance);
+        let keys = [resource.main(), resource.queue(), resource.records()];
+        assert_eq!(
+            (&*words[0], &words[1..4]),
+            ("4", &keys.map(str::to_owned)[..])
+        );
+        assert!(words[4].ends_with(":clock"));
+        assert_eq!(words[5], instance.as_str());
+        let texts = tokens.map(|token| token.text(&instance));
+        let texts = texts.map(|text| String::from_utf8_lossy(&text).into_owned());
+        assert_eq!(words[6..], texts);
+    }
+}

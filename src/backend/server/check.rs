@@ -12,7 +12,6 @@ pub(in crate::backend) mod scripts;
 
 use std::time::Duration;
 
-use redis::aio::MultiplexedConnection;
 use redis::{Pipeline, RedisError, Value};
 use tokio::time::timeout;
 
@@ -27,6 +26,7 @@ use super::origin::Origin;
 use super::reply::Failure;
 use super::reply::failure::Trouble;
 use super::script::Publish;
+use super::wire::Wire;
 use super::{Settings, reply};
 use crate::check::{Finding, Persistence, Report, Role, Server, Severity};
 use crate::error::{BackendError, BackendErrorKind};
@@ -64,7 +64,9 @@ impl Looker for Inspector {
         let map = ask_all(&seeds, &self.settings).await;
         let map = map.map_err(|error| self.no_connection(began, error))?;
         for master in masters(&map) {
-            let origin = map.address(master).and_then(|node| seeds.origin(node));
+            let origin = map
+                .address(master)
+                .and_then(|node| seeds.origin_for_commands(node));
             let Some(origin) = origin else { continue };
             let is_here = |tag: Tag| map.owner(tag.slot()) == Some(master);
             let mut here = exact.to_vec();
@@ -160,7 +162,7 @@ fn progress(began: Instant, limit: Duration) -> Progress {
 /// One look under way.
 pub(in crate::backend) struct Survey {
     inspector: Inspector,
-    connection: MultiplexedConnection,
+    connection: Wire,
     /// Who tries the rights; known to nobody else.
     pub(in crate::backend) instance: Instance,
     /// Where commands are tried.

@@ -15,6 +15,7 @@ use super::Settings;
 use super::origin::{Origin, Reached, Term};
 use super::reply::{self, Failure, failure};
 use super::script::{Publish, Script};
+use super::wire::Wire;
 
 /// The system asks over a connection that has been quiet for so long whether the other side is
 /// there: what is between them would else forget it, and its death be found by who uses it next.
@@ -23,7 +24,7 @@ const QUIET: Duration = Duration::from_secs(15);
 
 /// A connection that has just been made.
 pub(in crate::backend) struct Fresh {
-    pub(in crate::backend) connection: MultiplexedConnection,
+    pub(in crate::backend) connection: Wire,
     pub(in crate::backend) term: Term,
     /// The server's clock, read during the handshake.
     pub(in crate::backend) us: u64,
@@ -136,7 +137,7 @@ fn greeting(probe: &str) -> Pipeline {
 
 /// Asks for a key that nobody has: answered by a server that serves, with whatever.
 pub(in crate::backend) async fn probe(
-    connection: &mut MultiplexedConnection,
+    connection: &mut Wire,
     key: &str,
     patience: Duration,
 ) -> Result<(), RedisError> {

@@ -6,7 +6,6 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use redis::RedisError;
-use redis::aio::MultiplexedConnection;
 
 use super::backoff::Backoff;
 use super::call::Call;
@@ -16,6 +15,7 @@ use super::origin::Term;
 use super::reply::Failure;
 use super::reply::failure::Trouble;
 use super::script::Publish;
+use super::wire::Wire;
 use crate::time::Instant;
 
 /// Who is served again is to know within a second: pauses count from the beginning of an attempt,
@@ -40,7 +40,7 @@ pub(super) enum Link {
         since: Instant,
     },
     Up {
-        connection: MultiplexedConnection,
+        connection: Wire,
         /// How scripts on this server tell of grants.
         publish: Publish,
         generation: u64,

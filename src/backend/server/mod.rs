@@ -21,11 +21,12 @@ mod links;
 mod origin;
 pub(super) mod recent;
 pub(super) mod reply;
-mod script;
+pub(super) mod script;
 #[cfg(feature = "sentinel")]
 mod sentinel;
 mod subscription;
 pub(super) mod weather;
+pub(super) mod wire;
 
 use std::fmt;
 use std::sync::Arc;
@@ -37,7 +38,6 @@ use tokio::sync::oneshot;
 use self::call::Request;
 use self::check::Inspector;
 use self::check::attend::{Look, attend};
-#[cfg(feature = "cluster")]
 pub(crate) use self::cluster::seeds::Seeds;
 use self::core::{Asked, Command, Core};
 use self::driver::Driver;
@@ -65,6 +65,9 @@ pub(crate) struct Settings {
     pub(crate) replicas: Option<Replicas>,
     /// Whether somebody else brings the scripts to the server.
     pub(crate) preloaded: bool,
+    /// Whether requests go through a client that may send them again by itself, also one that was
+    /// answered meanwhile.
+    pub(crate) repeats: bool,
 }
 
 /// How many replicas have to have a grant before it counts.
@@ -84,6 +87,7 @@ impl Default for Settings {
             admission_budget: Duration::from_millis(100),
             replicas: None,
             preloaded: false,
+            repeats: false,
         }
     }
 }
@@ -142,9 +146,10 @@ impl ServerBackend {
     pub(crate) fn start(
         origin: Origin,
         prefix: &Prefix,
-        settings: Settings,
+        mut settings: Settings,
     ) -> Result<Arc<dyn Backend>, ConfigError> {
         settings.check()?;
+        settings.repeats = origin.seeds().is_some_and(Seeds::has_pool);
         if origin.seeds().is_some() && settings.replicas.is_some() {
             let problem = "it is not known to a cluster yet; let the masters insist on their \
                            replicas, by min-replicas-to-write";

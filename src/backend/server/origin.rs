@@ -16,11 +16,14 @@ use redis::{
 use tokio::time::timeout;
 
 use super::Settings;
+#[cfg(feature = "cluster")]
+use super::cluster::pooled::ToNode;
 use super::cluster::seeds::Seeds;
 use super::link::{open, open_to_listen, timed_out};
 #[cfg(feature = "sentinel")]
 use super::sentinel::{Sentinels, pooled};
 use super::subscription::Subscription;
+use super::wire::Wire;
 use crate::error::ConfigError;
 #[cfg(feature = "sentinel")]
 use crate::sentinel::Sentinel;
@@ -39,7 +42,7 @@ pub(in crate::backend) struct Reign {
 
 /// A connection, and when it was made.
 pub(super) struct Reached {
-    pub(super) connection: MultiplexedConnection,
+    pub(super) connection: Wire,
     pub(super) term: Term,
 }
 
@@ -54,6 +57,9 @@ pub(crate) enum Source {
         allow(dead_code, reason = "nobody can name one")
     )]
     Cluster(Seeds),
+    /// To one node of those, by clients of a user's pool.
+    #[cfg(feature = "cluster")]
+    Node(Box<ConnectionInfo>, deadpool_redis::cluster::Pool),
     #[cfg(feature = "sentinel")]
     Sentinel(Arc<Sentinels>),
     #[cfg(feature = "sentinel")]
@@ -90,6 +96,8 @@ impl Source {
             Self::Server(info) => Self::Server(Box::new(secured(*info)?)),
             Self::Pool(pool) => Self::Pool(pool),
             Self::Cluster(seeds) => Self::Cluster(seeds.each(secured)?),
+            #[cfg(feature = "cluster")]
+            Self::Node(info, pool) => Self::Node(Box::new(secured(*info)?), pool),
             #[cfg(feature = "sentinel")]
             Self::Sentinel(sentinels) => Self::Sentinel(sentinels.secured(secured)?),
             #[cfg(feature = "sentinel")]
@@ -99,6 +107,16 @@ impl Source {
         })
     }
 
+    /// That of the one server to which all goes, where it is known.
+    fn address(&self) -> Option<&ConnectionInfo> {
+        match self {
+            Self::Server(info) => Some(&**info),
+            #[cfg(feature = "cluster")]
+            Self::Node(info, _) => Some(&**info),
+            _ => None,
+        }
+    }
+
     /// The addresses that were named, but for those that a pool has.
     #[cfg(feature = "tls")]
     pub(crate) fn named(&self) -> Vec<&ConnectionInfo> {
@@ -106,6 +124,8 @@ impl Source {
             Self::Server(info) => vec![&**info],
             Self::Pool(_) => Vec::new(),
             Self::Cluster(seeds) => seeds.infos().iter().collect(),
+            #[cfg(feature = "cluster")]
+            Self::Node(info, _) => vec![&**info],
             #[cfg(feature = "sentinel")]
             Self::Sentinel(sentinels) | Self::SentinelPool(_, sentinels) => sentinels.named(),
         }
@@ -119,6 +139,8 @@ impl fmt::Debug for Source {
             Self::Server(_) => "Server",
             Self::Pool(_) => "Pool",
             Self::Cluster(_) => "Cluster",
+            #[cfg(feature = "cluster")]
+            Self::Node(..) => "Node",
             #[cfg(feature = "sentinel")]
             Self::Sentinel(_) => "Sentinel",
             #[cfg(feature = "sentinel")]
@@ -151,16 +173,21 @@ impl Origin {
 
     /// Whether there may be another term than the first.
     pub(super) const fn can_move(&self) -> bool {
-        !matches!(
-            self.source,
-            Source::Server(_) | Source::Pool(_) | Source::Cluster(_)
-        )
+        match &self.source {
+            Source::Server(_) | Source::Pool(_) | Source::Cluster(_) => false,
+            #[cfg(feature = "cluster")]
+            Source::Node(..) => false,
+            #[cfg(feature = "sentinel")]
+            Source::Sentinel(_) | Source::SentinelPool(..) => true,
+        }
     }
 
     /// The term that it is. The same for ever where one server is named.
     pub(in crate::backend) fn term(&self) -> Term {
         match &self.source {
             Source::Server(_) | Source::Pool(_) | Source::Cluster(_) => 0,
+            #[cfg(feature = "cluster")]
+            Source::Node(..) => 0,
             #[cfg(feature = "sentinel")]
             Source::Sentinel(sentinels) | Source::SentinelPool(_, sentinels) => sentinels.term(),
         }
@@ -175,6 +202,8 @@ impl Origin {
     pub(in crate::backend) fn reign(&self, term: Term) -> Option<Reign> {
         match &self.source {
             Source::Server(_) | Source::Pool(_) | Source::Cluster(_) => None,
+            #[cfg(feature = "cluster")]
+            Source::Node(..) => None,
             #[cfg(feature = "sentinel")]
             Source::Sentinel(sentinels) | Source::SentinelPool(_, sentinels) => Some(Reign {
                 since: sentinels.named_since(term),
@@ -192,6 +221,8 @@ impl Origin {
             Source::Server(_) | Source::Pool(_) | Source::Cluster(_) => {
                 std::future::pending::<()>().await;
             }
+            #[cfg(feature = "cluster")]
+            Source::Node(..) => std::future::pending::<()>().await,
             #[cfg(feature = "sentinel")]
             Source::Sentinel(sentinels) | Source::SentinelPool(_, sentinels) => {
                 sentinels.left(term).await;
@@ -219,6 +250,14 @@ impl Origin {
             Source::Server(info) => (open((**info).clone(), settings, config).await?, 0),
             Source::Pool(pool) => (detach(pool.clone(), settings.connect_timeout).await?, 0),
             Source::Cluster(_) => return Err(no_one_server()),
+            #[cfg(feature = "cluster")]
+            Source::Node(info, pool) => {
+                let connection = Wire::Pooled(ToNode::take(pool, info, settings).await?);
+                return Ok(Reached {
+                    connection,
+                    term: 0,
+                });
+            }
             #[cfg(feature = "sentinel")]
             Source::Sentinel(sentinels) => {
                 let (info, term) = sentinels.master(settings).await?;
@@ -232,6 +271,7 @@ impl Origin {
                 (self.within(term, taking).await?, term)
             }
         };
+        let connection = Wire::Direct(connection);
         Ok(Reached { connection, term })
     }
 
@@ -268,10 +308,12 @@ impl Origin {
                 sentinels.master(settings).await
             }
             (Some(info), _) => Ok(((**info).clone(), self.term())),
-            (None, Source::Server(info)) => Ok(((**info).clone(), 0)),
-            (None, Source::Cluster(_)) => Err(no_one_server()),
             (None, Source::Pool(_)) => {
                 Err((ErrorKind::InvalidClientConfig, "there is no subscriber").into())
+            }
+            (None, one) => {
+                let info = one.address().ok_or_else(no_one_server)?;
+                Ok((info.clone(), 0))
             }
         }
     }
@@ -281,6 +323,8 @@ impl Origin {
     pub(super) async fn found_by(&self, settings: &Settings) -> Option<crate::check::Sentinels> {
         match &self.source {
             Source::Server(_) | Source::Pool(_) | Source::Cluster(_) => None,
+            #[cfg(feature = "cluster")]
+            Source::Node(..) => None,
             Source::Sentinel(sentinels) | Source::SentinelPool(_, sentinels) => {
                 Some(sentinels.survey(settings).await)
             }
@@ -296,12 +340,10 @@ impl Origin {
         settings: &Settings,
         config: AsyncConnectionConfig,
     ) -> Result<MultiplexedConnection, RedisError> {
-        let Source::Server(info) = &self.source else {
-            return Err(no_one_server());
-        };
+        let info = self.source.address().ok_or_else(no_one_server)?;
         let redis = info.redis_settings().clone();
         let redis = redis.set_protocol(ProtocolVersion::RESP3);
-        let info = (**info).clone().set_redis_settings(redis);
+        let info = info.clone().set_redis_settings(redis);
         open(info, settings, config).await
     }
 }
@@ -334,6 +376,9 @@ pub(super) fn moved() -> RedisError {
 
 /// A pool of the user's.
 pub(super) trait Tap: Send + 'static {
+    /// What it has.
+    type Taken: Send + 'static;
+
     /// How long it may take for what.
     fn timeouts(&self, patience: Duration) -> Timeouts;
 
@@ -341,10 +386,12 @@ pub(super) trait Tap: Send + 'static {
     fn take(
         &self,
         timeouts: Option<&Timeouts>,
-    ) -> impl Future<Output = Result<MultiplexedConnection, PoolError>> + Send;
+    ) -> impl Future<Output = Result<Self::Taken, PoolError>> + Send;
 }
 
 impl Tap for deadpool_redis::Pool {
+    type Taken = MultiplexedConnection;
+
     /// The pool itself ends a wait for a free place, or attempts would pile up in front of an
     /// exhausted one.
     fn timeouts(&self, patience: Duration) -> Timeouts {
@@ -362,11 +409,19 @@ impl Tap for deadpool_redis::Pool {
     }
 }
 
+/// A pool's own time-outs, each no longer than that.
+#[cfg(any(feature = "cluster", feature = "sentinel"))]
+pub(super) fn bounded(given: Timeouts, patience: Duration) -> Timeouts {
+    let least = |given: Option<Duration>| Some(given.map_or(patience, |it| it.min(patience)));
+    Timeouts {
+        wait: least(given.wait),
+        create: least(given.create),
+        recycle: least(given.recycle),
+    }
+}
+
 /// Gives a connection that a pool gave.
-pub(super) async fn detach(
-    pool: impl Tap,
-    patience: Duration,
-) -> Result<MultiplexedConnection, RedisError> {
+pub(super) async fn detach<T: Tap>(pool: T, patience: Duration) -> Result<T::Taken, RedisError> {
     // In a task of its own: a checkout that is dropped half-way destroys the connection it was
     // about to give.
     let checkout = tokio::spawn(async move {

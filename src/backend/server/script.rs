@@ -196,4 +196,4 @@ static SCRIPTS: LazyLock<[Vec<Script>; Publish::ALL.len()]> = LazyLock::new(|| {
 });
 
 #[cfg(test)]
-pub(super) mod tests;
+pub(in crate::backend) mod tests;

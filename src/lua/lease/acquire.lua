@@ -33,8 +33,8 @@
 --          others, which is 0;
 --          stamp is not smaller than the fence of an earlier push under this tag, and smaller than that of a later one unless
 --          the clock stepped back
--- Writes   all five keys; nothing when busy, and when full only that a living process still lives. O(log n) in the waiters, plus 3 us for each deserted place,
---          and for each process that is recalled.
+-- Writes   all five keys; nothing when busy, and when full only that a living process still lives. O(log n) in the waiters, plus
+--          3 us for each deserted place and for each process that is recalled.
 
 local main, queue, records, roster, clock = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local token, lease_ms, latest_us, terms = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), ARGV[4]

@@ -5,7 +5,8 @@
 -- KEYS[3]  roster  zset            who is alive, who has ended
 -- ARGV[1]  name       string   of the caller
 -- ARGV[2]  latest_ms  integer  until when an unanswered acquire of this name may run, 0: none is unanswered
--- ARGV[3]  stay       integer  1: it gives way, and waits on at its old place; 0: it has ended
+-- ARGV[3]  stay       integer  0: it has ended; else it gives way, and waits on at its old place: 1: it will ask again, 2: its inbox
+--                               is confirmed
 -- ARGV[4]  limit      integer  permits there are
 -- ARGV[5]  channel    string   that other clients watch for this key, empty: none
 --
@@ -15,7 +16,7 @@
 -- Writes   all three keys. O(log n) in the waiters, O(n) in the permits.
 
 local main, queue, roster = KEYS[1], KEYS[2], KEYS[3]
-local name, latest_ms, stays, limit, channel = ARGV[1], tonumber(ARGV[2]), ARGV[3] == "1", tonumber(ARGV[4]), ARGV[5]
+local name, latest_ms, stays, limit, channel = ARGV[1], tonumber(ARGV[2]), ARGV[3] ~= "0", tonumber(ARGV[4]), ARGV[5]
 
 local RELEASED, CANCELLED, GONE = 0, 1, 2
 
@@ -30,6 +31,9 @@ if stays then
   if status == RELEASED then
     redis.call("ZADD", queue, digits((name_parts(name))), name)
     keep(queue, KEEP_MS)
+    -- It may not have waited before, and is alive.
+    local instance = instance_of(name)
+    roster_note(roster, ARGV[3] == "2" and instance or "~" .. instance, CLAIM_MS, ms)
   end
 elseif redis.call("ZREM", queue, name) == 1 and status == GONE then
   status = CANCELLED

@@ -2,7 +2,7 @@
 
 use portcullis::check::Severity;
 
-use crate::cluster::patient;
+use crate::cluster::{is_sharded, patient};
 use crate::support::Cluster;
 
 #[tokio::test]
@@ -36,9 +36,7 @@ async fn a_look_tries_scripts_and_pushes_on_each_master() {
 #[ignore = "it starts a cluster"]
 async fn what_one_masters_user_lacks_is_found_and_who_has_all_that_is_documented_lacks_nothing() {
     let cluster = Cluster::start(3, 0).await;
-    let info = cluster.nodes[0].command(&["INFO", "server"]).await;
-    let info: String = redis::from_redis_value(info).expect("text");
-    let sharded = !info.contains("redis_version:6.");
+    let sharded = is_sharded(&cluster).await;
     let security = include_str!("../../../SECURITY.md");
     let blocks = |of: &'static str| {
         let mut all = security.split("```text").skip(1);

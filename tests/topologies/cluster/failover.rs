@@ -5,25 +5,30 @@ use std::time::{Duration, Instant};
 use portcullis::Portcullis;
 use redis::Value;
 
-use crate::cluster::{Load, names, patient};
+use crate::cluster::{LIMIT, Load, names, patient};
 use crate::leftovers::immortal;
-use crate::support::{Cluster, wait_for};
+use crate::support::{Cluster, Server, wait_for};
 
 /// How much later than the failover all who wait are served.
 const SOON: Duration = Duration::from_secs(2);
-/// How long a failover may take, on a busy machine.
-const LIMIT: Duration = Duration::from_secs(60);
-
 #[tokio::test]
 #[ignore = "it starts a cluster"]
 async fn who_waits_is_served_soon_after_a_crashed_master_was_replaced() {
-    replaced(|cluster, node| cluster.nodes[node].kill()).await;
+    let cluster = Cluster::start(3, 1).await;
+    is_replaced(
+        &cluster,
+        &[patient(&cluster), patient(&cluster)],
+        Server::kill,
+    )
+    .await;
 }
 
 #[tokio::test]
 #[ignore = "it starts a cluster"]
 async fn who_waits_is_served_soon_after_a_hanging_master_was_replaced() {
-    let (cluster, gates) = replaced(|cluster, node| cluster.nodes[node].freeze()).await;
+    let cluster = Cluster::start(3, 1).await;
+    let gates = [patient(&cluster), patient(&cluster)];
+    is_replaced(&cluster, &gates, Server::freeze).await;
     // It wakes up, believes that it is a master for a moment, and convinces nobody.
     let load = Load::start(&gates, &names());
     cluster.nodes[0].thaw();
@@ -31,41 +36,28 @@ async fn who_waits_is_served_soon_after_a_hanging_master_was_replaced() {
         role(&cluster, 0).await == "slave"
     })
     .await;
-    let (before, calls) = (load.visits(), gate_calls(&cluster, 0).await);
-    wait_for("all gates are used", LIMIT, async || {
-        load.visits()
-            .iter()
-            .zip(&before)
-            .all(|(now, before)| *now > before + 5)
-    })
-    .await;
+    let calls = gate_calls(&cluster, 0).await;
+    load.until_all_are_used(6).await;
     load.end().await;
     let asked = gate_calls(&cluster, 0).await - calls;
     assert_eq!(asked, 0, "who was replaced is asked for nothing");
 }
 
 /// Takes the first master away under load, and judges what follows.
-async fn replaced(away: impl Fn(&Cluster, usize)) -> (Cluster, [Portcullis; 2]) {
-    let cluster = Cluster::start(3, 1).await;
-    let gates = [patient(&cluster), patient(&cluster)];
-    let load = Load::start(&gates, &names());
-    wait_for("all gates are used", LIMIT, async || {
-        load.visits().iter().all(|visits| *visits > 5)
-    })
-    .await;
-    away(&cluster, 0);
+pub(super) async fn is_replaced(
+    cluster: &Cluster,
+    gates: &[Portcullis; 2],
+    away: impl Fn(&Server),
+) {
+    let load = Load::start(gates, &names());
+    load.until_all_are_used(6).await;
+    away(&cluster.nodes[0]);
     wait_for("its replica has taken over", LIMIT, async || {
-        role(&cluster, 3).await == "master"
+        role(cluster, 3).await == "master"
     })
     .await;
-    let (replaced, before) = (Instant::now(), load.visits());
-    wait_for("all gates are used again", LIMIT, async || {
-        load.visits()
-            .iter()
-            .zip(&before)
-            .all(|(now, before)| now > before)
-    })
-    .await;
+    let replaced = Instant::now();
+    load.until_all_are_used(1).await;
     let took = replaced.elapsed();
     eprintln!("served {took:?} after the failover");
     assert!(took < SOON, "served {took:?} after the failover");
@@ -74,7 +66,6 @@ async fn replaced(away: impl Fn(&Cluster, usize)) -> (Cluster, [Portcullis; 2]) 
         let mut connection = cluster.nodes[node].connection();
         assert_eq!(immortal(&mut connection), [""; 0]);
     }
-    (cluster, gates)
 }
 
 /// How many scripts a node has run. Attempts to connect that it slept through load some when it

@@ -72,10 +72,6 @@ async fn a_master_that_joins_later_is_used() {
     let from = cluster.owner(slot).await.expect("it has an owner");
     let newcomer =
         Server::start_node(&["--cluster-enabled", "yes", "--cluster-node-timeout", "1000"]);
-    let port = newcomer.port().to_string();
-    cluster.nodes[0]
-        .command(&["CLUSTER", "MEET", "127.0.0.1", &port])
-        .await;
     let mut cluster = cluster;
     cluster.nodes.push(newcomer);
     let to = cluster.nodes.len() - 1;

@@ -4,7 +4,10 @@ mod check;
 mod failover;
 mod finding;
 mod migration;
+mod pools;
+mod preloaded;
 mod spread;
+mod tls;
 mod waiting;
 
 use std::sync::Arc;
@@ -15,7 +18,19 @@ use portcullis::{Builder, Mutex, Portcullis};
 use tokio::task::JoinSet;
 
 use crate::common::LONG;
-use crate::support::{Cluster, History, Hold};
+use crate::support::{Cluster, History, Hold, wait_for};
+
+/// Whether its servers know channels of slots.
+async fn is_sharded(cluster: &Cluster) -> bool {
+    let info = cluster.nodes[0].command(&["INFO", "server"]).await;
+    let info: String = redis::from_redis_value(info).expect("text");
+    !info.contains("redis_version:6.")
+}
+
+/// How long a failover may take, on a busy machine.
+const LIMIT: Duration = Duration::from_secs(60);
+/// How long a release may take before it is written down.
+const SLOW: Duration = Duration::from_millis(100);
 
 fn builder(cluster: &Cluster) -> Builder {
     Portcullis::builder().url(cluster.url()).prefix("suite")
@@ -23,9 +38,13 @@ fn builder(cluster: &Cluster) -> Builder {
 
 /// A handle whose callers have time for a failover or a migration.
 fn patient(cluster: &Cluster) -> Portcullis {
-    builder(cluster)
+    patiently(builder(cluster))
+}
+
+fn patiently(builder: Builder) -> Portcullis {
+    builder
         .command_timeout(Duration::from_secs(2))
-        .connect_timeout(Duration::from_secs(10))
+        .connect_timeout(Duration::from_secs(30))
         .build()
         .expect("a valid configuration")
 }
@@ -80,10 +99,34 @@ impl Load {
         self.histories.iter().map(of).collect()
     }
 
-    fn releases(&self) -> (usize, Duration) {
-        let slowest = self.releases.slowest_ms.load(Ordering::Relaxed) as u64;
-        let unanswered = self.releases.unanswered.load(Ordering::Relaxed);
-        (unanswered, Duration::from_millis(slowest))
+    /// Waits until each gate was held so many times more.
+    async fn until_all_are_used(&self, more: usize) {
+        let before = self.visits();
+        wait_for("all gates are used", LIMIT, async || {
+            let mut visits = self.visits().into_iter().zip(&before);
+            visits.all(|(now, before)| now >= before + more)
+        })
+        .await;
+    }
+
+    /// How many releases were not answered, in the time that they are waited for. They are delivered all the
+    /// same.
+    fn unanswered(&self) -> usize {
+        self.releases.unanswered.load(Ordering::Relaxed)
+    }
+
+    /// How much later releases were answered, at the most, than they were asked for, or than the last of
+    /// these moves ended that they fell into.
+    fn latest(&self, moves: &[(Instant, Instant)]) -> Duration {
+        let slow = self.releases.slow.lock().expect("nobody panics with it");
+        let late = |&(asked, answered): &(Instant, Instant)| {
+            let into = moves
+                .iter()
+                .filter(|(begun, ended)| *begun < answered && asked < *ended);
+            let ends = into.map(|(_, ended)| (*ended).min(answered));
+            answered - ends.max().unwrap_or(asked)
+        };
+        slow.iter().map(late).max().unwrap_or_default()
     }
 
     /// Ends it, and judges what happened. A task that was refused or failed has panicked.
@@ -102,10 +145,9 @@ impl Load {
 /// How releases were answered.
 #[derive(Debug, Default)]
 struct Releases {
-    /// How many were not, in the time that they are waited for. They are delivered all the same.
     unanswered: AtomicUsize,
-    /// How long the slowest took.
-    slowest_ms: AtomicUsize,
+    /// When those were asked for and answered that took a while.
+    slow: std::sync::Mutex<Vec<(Instant, Instant)>>,
 }
 
 /// Goes in and out once, and writes it down.
@@ -127,6 +169,8 @@ async fn visit(gate: &Mutex, history: &History, releases: &Releases) {
         eprintln!("not answered in time: {error}");
         releases.unanswered.fetch_add(1, Ordering::Relaxed);
     }
-    let took = begun.elapsed().as_millis() as usize;
-    releases.slowest_ms.fetch_max(took, Ordering::Relaxed);
+    if begun.elapsed() > SLOW {
+        let mut slow = releases.slow.lock().expect("nobody panics with it");
+        slow.push((begun, Instant::now()));
+    }
 }

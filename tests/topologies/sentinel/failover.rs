@@ -10,8 +10,8 @@ use tokio::time::sleep;
 
 use super::*;
 use crate::common::{Gate, Guard, failure, give_back, queue, served, take, until_waiting, within};
-use crate::support::sentinel::try_ask;
 use crate::support::{FakeClock, History, Hold};
+use crate::turns::{hand_over, hold_and_queue};
 
 /// How many work at each gate of each handle.
 const WORKERS: usize = 3;
@@ -157,11 +157,7 @@ async fn a_master_that_hung_and_wakes_after_the_failover_is_not_believed_in() {
     old.thaw();
     load.goes_on(History::now(), SOON).await;
     // Until the sentinels have made it a replica it would take writes.
-    eventually("the old one is a replica", async || {
-        let role: Option<String> = try_ask(old, &["INFO", "replication"]);
-        role.is_some_and(|role| role.contains("role:slave"))
-    })
-    .await;
+    until_demoted(old).await;
     assert_eq!(inboxes(old), 0);
     assert_eq!(inboxes(new), 3);
     load.goes_on(History::now(), SOON).await;
@@ -197,11 +193,7 @@ async fn a_grant_that_the_old_master_gives_when_it_wakes_is_handed_to_nobody() {
     let asked = queue(&late);
     until_waiting(&first, 1).await;
     old.thaw();
-    eventually("the old one is a replica", async || {
-        let role: Option<String> = try_ask(old, &["INFO", "replication"]);
-        role.is_some_and(|role| role.contains("role:slave"))
-    })
-    .await;
+    until_demoted(old).await;
     assert!(!asked.is_finished(), "the old master's grant was believed");
     assert!(held.is_held());
     give_back(held).await;
@@ -216,9 +208,7 @@ async fn a_master_that_only_its_sentinels_lost_is_left_though_it_answers() {
     let old = &fleet.nodes[0];
     let (a, b) = (handle(&fleet), handle(&fleet));
     let (a, b) = (mutex(&a), mutex(&b));
-    let held = take(&a).await;
-    let waiter = queue(&b);
-    until_waiting(&a, 1).await;
+    let (held, waiter) = hold_and_queue(&a, &b).await;
     fleet.until_replicated().await;
     // What sentinels need and gates don't: not to be told that it lives, and not to demote it.
     let denied = ["-ping", "-multi", "-exec", "-replicaof", "-slaveof"];
@@ -234,11 +224,7 @@ async fn a_master_that_only_its_sentinels_lost_is_left_though_it_answers() {
     let role: String = ask(&mut old.connection(), &["INFO", "replication"]);
     assert!(role.contains("role:master"), "{role}");
     assert!(held.is_held());
-    let fence = held.fencing_token();
-    give_back(held).await;
-    let next = served(waiter).await;
-    assert!(next.fencing_token() > fence);
-    give_back(next).await;
+    hand_over(held, waiter).await;
     let left = crate::leftovers::leftovers(&mut new.connection());
     assert!(left.is_empty(), "{left:?}");
 }
@@ -272,33 +258,15 @@ async fn leases_and_fences_go_on_at_a_new_master_whose_clock_is_behind() {
     let replicas = vec![replica(), replica()];
     let fleet = Fleet::start_with(master, replicas, &[]).await;
     let (a, b) = (handle(&fleet), handle(&fleet));
-    let permits = (semaphore(&a, 1), semaphore(&b, 1));
-    let (a, b) = (mutex(&a), mutex(&b));
-    let (held, permit) = (take(&a).await, take(&permits.0).await);
-    let (waiter, other) = (queue(&b), queue(&permits.1));
-    until_waiting(&a, 1).await;
-    until_waiting(&permits.0, 1).await;
+    let (held, waiter) = hold_and_queue(&mutex(&a), &mutex(&b)).await;
+    let (permit, other) = hold_and_queue(&semaphore(&a, 1), &semaphore(&b, 1)).await;
     fleet.until_replicated().await;
     fleet.nodes[0].kill();
-    let (new, switched) = fleet.until_switched(&fleet.nodes[0]).await;
-    soon(switched, "both listen to the new one", async || {
-        inboxes(new) == 2
-    })
-    .await;
-    let (fence, other_fence) = (held.fence(), permit.fence());
+    until_both_listen(&fleet, &fleet.nodes[0]).await;
     assert!(held.is_held() && permit.is_held());
     assert!(!waiter.is_finished() && !other.is_finished());
-    give_back(held).await;
-    give_back(permit).await;
-    let (held, permit) = (served(waiter).await, served(other).await);
-    assert!(held.fence() > fence, "{} after {fence}", held.fence());
-    assert!(
-        permit.fence() > other_fence,
-        "{} after {other_fence}",
-        permit.fence()
-    );
-    give_back(held).await;
-    give_back(permit).await;
+    hand_over(held, waiter).await;
+    hand_over(permit, other).await;
     assert_mortal(&fleet.nodes[1..]);
 }
 
@@ -313,9 +281,7 @@ async fn who_loses_its_lease_in_a_failover_knows_before_the_next_enters() {
         mutex.ttl(Duration::from_millis(1_200)).expect("in range")
     };
     let (a, b) = (short(&a), short(&b));
-    let held = take(&a).await;
-    let waiter = queue(&b);
-    until_waiting(&a, 1).await;
+    let (held, waiter) = hold_and_queue(&a, &b).await;
     fleet.until_replicated().await;
     let old = &fleet.nodes[0];
     old.freeze();
@@ -334,11 +300,7 @@ async fn who_loses_its_lease_in_a_failover_knows_before_the_next_enters() {
     assert!(lost < entered.1, "{:?} too late", lost - entered.1);
     assert!(entered.0.fence() > held.fence());
     old.thaw();
-    eventually("the old one is a replica", async || {
-        let role: Option<String> = try_ask(old, &["INFO", "replication"]);
-        role.is_some_and(|role| role.contains("role:slave"))
-    })
-    .await;
+    until_demoted(old).await;
     give_back(entered.0).await;
     assert_mortal(&fleet.nodes);
 }
@@ -388,9 +350,7 @@ async fn waiters_outlast_the_loss_of_all_data_nodes() {
     let fleet = Fleet::start().await;
     let (a, b) = (handle(&fleet), handle(&fleet));
     let (a, b) = (mutex(&a), mutex(&b));
-    let held = take(&a).await;
-    let waiter = queue(&b);
-    until_waiting(&a, 1).await;
+    let (held, waiter) = hold_and_queue(&a, &b).await;
     for node in &fleet.nodes {
         node.kill();
     }

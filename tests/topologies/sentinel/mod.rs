@@ -15,7 +15,7 @@ use portcullis::{Builder, Mutex, Portcullis, Semaphore};
 
 use crate::common::{LIMIT, LONG};
 use crate::leftovers::{ask, immortal};
-use crate::support::sentinel::Fleet;
+use crate::support::sentinel::{Fleet, try_ask};
 use crate::support::{Server, wait_for};
 
 /// How soon after the sentinels have announced a new master all is as it was.
@@ -42,6 +42,25 @@ fn semaphore(handle: &Portcullis, limit: u32) -> Semaphore {
 fn inboxes(node: &Server) -> usize {
     let words = ["PUBSUB", "CHANNELS", "suite:inbox:*"];
     ask::<Vec<String>>(&mut node.connection(), &words).len()
+}
+
+/// Waits until another than `old` is the master, and both inboxes are open there; tells since when.
+async fn until_both_listen<'a>(fleet: &'a Fleet, old: &Server) -> (&'a Server, Instant) {
+    let (new, switched) = fleet.until_switched(old).await;
+    soon(switched, "both listen to the new one", async || {
+        inboxes(new) == 2
+    })
+    .await;
+    (new, switched)
+}
+
+/// Waits until a master of before is a replica: until then it would take writes.
+async fn until_demoted(old: &Server) {
+    eventually("the old one is a replica", async || {
+        let role: Option<String> = try_ask(old, &["INFO", "replication"]);
+        role.is_some_and(|role| role.contains("role:slave"))
+    })
+    .await;
 }
 
 /// No key of ours without an end, on any of these nodes.

@@ -7,8 +7,9 @@ use portcullis::deadpool_redis::sentinel::{Manager, Pool, SentinelServerType};
 use portcullis::{LockError, Sentinel};
 
 use super::*;
-use crate::common::{give_back, queue, served, take, until_waiting};
+
 use crate::support::sentinel::SERVICE;
+use crate::turns::{hand_over, hold_and_queue};
 
 fn pooled(fleet: &Fleet) -> Portcullis {
     let sentinels = fleet.sentinels.iter();
@@ -30,17 +31,11 @@ async fn connections_from_a_pool_follow_a_failover_and_pushes_come() {
     let fleet = Fleet::start().await;
     let (a, b) = (pooled(&fleet), pooled(&fleet));
     let (a, b) = (mutex(&a), mutex(&b));
-    let held = take(&a).await;
-    let waiter = queue(&b);
-    until_waiting(&a, 1).await;
+    let (held, waiter) = hold_and_queue(&a, &b).await;
     fleet.until_replicated().await;
     let old = &fleet.nodes[0];
     old.freeze();
-    let (new, switched) = fleet.until_switched(old).await;
-    soon(switched, "both listen to the new one", async || {
-        inboxes(new) == 2
-    })
-    .await;
+    let (new, switched) = until_both_listen(&fleet, old).await;
     println!("moved {:?} after the switch", Instant::now() - switched);
     old.thaw();
     // The pool asks one sentinel, which may be the last to know.
@@ -49,7 +44,6 @@ async fn connections_from_a_pool_follow_a_failover_and_pushes_come() {
             && matches!(b.try_lock().await, Err(LockError::Refused(_)))
     })
     .await;
-    give_back(held).await;
-    give_back(served(waiter).await).await;
+    hand_over(held, waiter).await;
     assert_eq!((inboxes(old), inboxes(new)), (0, 2));
 }

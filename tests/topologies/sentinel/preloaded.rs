@@ -1,36 +1,18 @@
 //! Scripts that somebody has loaded on every node, and failovers.
 
-use portcullis::{BackendErrorKind, scripts};
+use portcullis::BackendErrorKind;
 
 use super::*;
 use crate::common::{Guard, LIMIT, failure, give_back, queue, served, take, until_waiting, within};
+use crate::preloading::{allow_bare, load};
+use crate::turns::hold_and_queue;
 
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// As an administrator does it.
-async fn load(node: &Server) {
-    for script in scripts::all() {
-        node.command(&["SCRIPT", "LOAD", script.text()]).await;
-    }
-}
-
 /// A handle whose user can run no code of its own, and whose leases a replica has.
 async fn bare(fleet: &Fleet) -> Portcullis {
-    let user = [
-        "ACL",
-        "SETUSER",
-        "bare",
-        "on",
-        ">open",
-        "resetchannels",
-        "~suite:*",
-        "&suite:*",
-        "+@all",
-        "-eval",
-        "-script",
-    ];
     for node in &fleet.nodes {
-        node.command(&user).await;
+        allow_bare(node).await;
     }
     let url = fleet.url().replace("://", "://bare:open@");
     let builder = builder(&url).preloaded_scripts();
@@ -46,19 +28,11 @@ async fn scripts_that_are_loaded_on_all_nodes_serve_on_after_a_failover() {
         load(node).await;
     }
     let (a, b) = (bare(&fleet).await, bare(&fleet).await);
-    let permits = (semaphore(&a, 1), semaphore(&b, 1));
-    let (a, b) = (mutex(&a), mutex(&b));
-    let (held, permit) = (take(&a).await, take(&permits.0).await);
-    let (waiter, other) = (queue(&b), queue(&permits.1));
-    until_waiting(&a, 1).await;
-    until_waiting(&permits.0, 1).await;
+    let (held, waiter) = hold_and_queue(&mutex(&a), &mutex(&b)).await;
+    let (permit, other) = hold_and_queue(&semaphore(&a, 1), &semaphore(&b, 1)).await;
     fleet.until_replicated().await;
     fleet.nodes[0].kill();
-    let (new, switched) = fleet.until_switched(&fleet.nodes[0]).await;
-    soon(switched, "both listen to the new one", async || {
-        inboxes(new) == 2
-    })
-    .await;
+    until_both_listen(&fleet, &fleet.nodes[0]).await;
     let fences = (held.fence(), permit.fence());
     assert!(held.is_held() && permit.is_held());
     give_back(held).await;
@@ -82,20 +56,14 @@ async fn a_new_master_without_scripts_does_not_serve_until_they_are_loaded() {
     load(&fleet.nodes[0]).await;
     let (a, b) = (bare(&fleet).await, bare(&fleet).await);
     let (a, b) = (mutex(&a), mutex(&b));
-    let held = take(&a).await;
-    let waiter = queue(&b);
-    until_waiting(&a, 1).await;
+    let (held, waiter) = hold_and_queue(&a, &b).await;
     fleet.until_replicated().await;
     // Up to 6.2 a master tells its replicas of scripts.
     for node in &fleet.nodes[1..] {
         node.command(&["SCRIPT", "FLUSH"]).await;
     }
     fleet.nodes[0].kill();
-    let (new, switched) = fleet.until_switched(&fleet.nodes[0]).await;
-    soon(switched, "both listen to the new one", async || {
-        inboxes(new) == 2
-    })
-    .await;
+    let (new, _) = until_both_listen(&fleet, &fleet.nodes[0]).await;
     let mut said = String::new();
     eventually("it counts as one that does not serve", async || {
         let error = failure(a.try_lock().await);

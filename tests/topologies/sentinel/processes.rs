@@ -9,7 +9,6 @@ use tokio::time::sleep;
 use super::*;
 use crate::common::{Gate, Guard};
 use crate::place::Folder;
-use crate::support::sentinel::try_ask;
 use crate::support::{History, Hold, Other, my_role, say};
 
 const WORKERS: usize = 3;
@@ -200,11 +199,7 @@ async fn a_fleet_of_processes_is_served_after(hang: bool) {
 
     if hang {
         old.thaw();
-        eventually("the old one is a replica", async || {
-            let role: Option<String> = try_ask(old, &["INFO", "replication"]);
-            role.is_some_and(|role| role.contains("role:slave"))
-        })
-        .await;
+        until_demoted(old).await;
         all_served(&mut workers, History::now()).await;
     }
     // Who held before the failover holds until it gives back, and then who waited is served.

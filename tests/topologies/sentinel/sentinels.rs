@@ -5,7 +5,8 @@ use std::time::{Duration, Instant};
 use portcullis::LockError;
 
 use super::*;
-use crate::common::{failure, give_back, promptly, queue, served, take, until_waiting};
+use crate::common::{failure, give_back, promptly, served, take};
+use crate::turns::{hand_over, hold_and_queue};
 
 /// C113: the first in the list is frozen, the second dead.
 #[tokio::test(flavor = "multi_thread")]
@@ -44,9 +45,7 @@ async fn connections_outlive_all_sentinels_and_a_failover_is_followed_when_they_
         mutex.ttl(Duration::from_secs(3)).expect("in range")
     };
     let (a, b) = (short(&a), short(&b));
-    let held = take(&a).await;
-    let waiter = queue(&b);
-    until_waiting(&a, 1).await;
+    let (held, waiter) = hold_and_queue(&a, &b).await;
     for sentinel in &fleet.sentinels {
         sentinel.kill();
     }
@@ -59,8 +58,7 @@ async fn connections_outlive_all_sentinels_and_a_failover_is_followed_when_they_
     // Renewed beyond its end, and handed over by push.
     tokio::time::sleep(Duration::from_secs(4)).await;
     assert!(held.is_held());
-    give_back(held).await;
-    give_back(served(waiter).await).await;
+    hand_over(held, waiter).await;
     for sentinel in &fleet.sentinels {
         sentinel.restart();
     }
@@ -159,16 +157,10 @@ async fn the_subscription_follows_and_waiters_do_not_ask() {
     let fleet = Fleet::start().await;
     let (a, b) = (handle(&fleet), handle(&fleet));
     let (a, b) = (mutex(&a), mutex(&b));
-    let held = take(&a).await;
-    let waiter = queue(&b);
-    until_waiting(&a, 1).await;
+    let (held, waiter) = hold_and_queue(&a, &b).await;
     fleet.until_replicated().await;
     fleet.nodes[0].kill();
-    let (new, switched) = fleet.until_switched(&fleet.nodes[0]).await;
-    soon(switched, "both listen to the new one", async || {
-        inboxes(new) == 2
-    })
-    .await;
+    let (new, _) = until_both_listen(&fleet, &fleet.nodes[0]).await;
     // Whoever polled would ask four times a second; a heartbeat comes each second.
     tokio::time::sleep(Duration::from_millis(500)).await;
     let before = new.script_runs().await;

@@ -7,10 +7,11 @@ use portcullis::{BackendErrorKind, Sentinel, Tls};
 use super::credentials::{lock, works};
 use super::*;
 use crate::certificates::{Authority, Identity};
-use crate::common::{failure, give_back, promptly, queue, served, take, until_waiting, within};
+use crate::common::{failure, give_back, promptly, within};
 use crate::place::{Folder, NAMES};
-use crate::support::FREE_PORT;
+use crate::shown;
 use crate::support::sentinel::SERVICE;
+use crate::turns::{hand_over, hold_and_queue};
 
 /// With whom gates speak TLS.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -41,26 +42,11 @@ impl Private {
         // They trust each other whoever issued it.
         let both = nodes.certificate.clone() + &sentinels.certificate;
         let authorities = folder.file("ca.crt", &both);
-        let options = |name: &str, shown: &Identity| {
-            [
-                ("tls-port", FREE_PORT.to_owned()),
-                (
-                    "tls-cert-file",
-                    folder.file(&format!("{name}.crt"), &shown.certificate),
-                ),
-                (
-                    "tls-key-file",
-                    folder.file(&format!("{name}.key"), &shown.key),
-                ),
-                ("tls-ca-cert-file", authorities.clone()),
-                ("tls-auth-clients", "no".to_owned()),
-            ]
-        };
+        let options =
+            |name: &str, shown: &Identity| shown::options(&folder, name, shown, &authorities);
         let mut node_options = Vec::new();
         if speak != Speak::Sentinels {
-            for (name, value) in options("node", &nodes.server(nodes_names)) {
-                node_options.extend([format!("--{name}"), value]);
-            }
+            node_options = shown::words(options("node", &nodes.server(nodes_names)));
             node_options.extend(["--tls-replication", "yes"].map(str::to_owned));
         }
         let start = |more: &[&str]| {
@@ -143,23 +129,13 @@ async fn is_followed(private: &Private, builder: impl Fn() -> Builder) {
     let handle = || builder().build().expect("a valid address");
     let (a, b) = (handle(), handle());
     let (a, b) = (mutex(&a), mutex(&b));
-    let held = take(&a).await;
-    let waiter = queue(&b);
-    until_waiting(&a, 1).await;
+    let (held, waiter) = hold_and_queue(&a, &b).await;
     fleet.until_replicated().await;
     fleet.nodes[0].kill();
-    let (new, switched) = fleet.until_switched(&fleet.nodes[0]).await;
-    soon(switched, "both listen to the new one", async || {
-        inboxes(new) == 2
-    })
-    .await;
+    let (_, switched) = until_both_listen(fleet, &fleet.nodes[0]).await;
     println!("moved {:?} after the switch", switched.elapsed());
     assert!(held.is_held());
-    let fence = held.fencing_token();
-    give_back(held).await;
-    let next = served(waiter).await;
-    assert!(next.fencing_token() > fence);
-    give_back(next).await;
+    hand_over(held, waiter).await;
     assert_mortal(&fleet.nodes[1..]);
 }
 
@@ -232,9 +208,7 @@ async fn over_tls_too_each_side_has_credentials_of_its_own() {
     let handle = || right().build().expect("a valid address");
     let (a, b) = (handle(), handle());
     let (a, b) = (mutex(&a), mutex(&b));
-    let held = take(&a).await;
-    let waiter = queue(&b);
-    until_waiting(&a, 1).await;
+    let (held, waiter) = hold_and_queue(&a, &b).await;
     private.fleet.nodes[0].kill();
     let fence = held.fencing_token();
     // No answer may come in time; it is delivered later.

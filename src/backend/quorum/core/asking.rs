@@ -108,7 +108,7 @@ impl Core {
         };
         let gave_way = waiter.attempts > 0;
         self.ask(now, token, server);
-        self.to_the_front(token, server);
+        self.put_in_front(token, server);
         if gave_way {
             self.ask_all(now, token);
         }

@@ -166,6 +166,7 @@ impl Core {
             body: Body::End {
                 latest_ms: rest.latest_ms,
                 stay: false,
+                pushed: false,
             },
         };
         self.send(call);

@@ -15,7 +15,7 @@ impl Core {
     }
 
     /// It is asked for next: its turn may have come.
-    pub(super) fn to_the_front(&mut self, token: Token, server: usize) {
+    pub(super) fn put_in_front(&mut self, token: Token, server: usize) {
         if let Some(Entry::Waiting(waiter)) = self.entries.get(&token)
             && waiter.votes[server].lined
         {

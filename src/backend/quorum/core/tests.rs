@@ -78,7 +78,9 @@ impl Request {
                 mode: ask.mode,
                 fence: ask.fence,
             },
-            Body::End { latest_ms, stay } => What::End {
+            Body::End {
+                latest_ms, stay, ..
+            } => What::End {
                 latest: *latest_ms,
                 stay: *stay,
             },

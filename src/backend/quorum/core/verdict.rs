@@ -188,6 +188,7 @@ impl Core {
                 body: Body::End {
                     latest_ms: 0,
                     stay: true,
+                    pushed: self.servers[server].listening,
                 },
             });
         }

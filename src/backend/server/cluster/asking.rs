@@ -4,7 +4,6 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use redis::RedisError;
-use redis::aio::MultiplexedConnection;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
@@ -15,12 +14,13 @@ use super::view::{self, View};
 use crate::backend::server::Settings;
 use crate::backend::server::link::timed_out;
 use crate::backend::server::origin::Origin;
+use crate::backend::server::wire::Wire;
 use crate::time::Instant;
 
 /// Over the connection that there is, or over one of its own.
 pub(super) async fn ask(
     node: &Address,
-    connection: Option<MultiplexedConnection>,
+    connection: Option<Wire>,
     origin: Option<Arc<Origin>>,
     settings: &Settings,
 ) -> Result<View, RedisError> {

@@ -9,6 +9,8 @@
 pub(super) mod asking;
 mod ears;
 pub(super) mod map;
+#[cfg(feature = "cluster")]
+pub(super) mod pooled;
 pub(super) mod redirect;
 pub(super) mod seeds;
 mod steering;
@@ -124,7 +126,8 @@ impl Cluster {
     }
 
     pub(super) fn origin_of(&self, link: usize) -> Option<Arc<Origin>> {
-        self.origin_at(self.map.address(self.node_of(link)?)?)
+        let node = self.map.address(self.node_of(link)?)?;
+        self.seeds.origin_for_commands(node).map(Arc::new)
     }
 
     fn origin_at(&self, node: &Address) -> Option<Arc<Origin>> {

@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+#[cfg(feature = "cluster")]
+use deadpool_redis::cluster::Pool;
 use redis::{ConnectionAddr, ConnectionInfo, IntoConnectionInfo};
 
 use super::redirect::Address;
@@ -15,7 +17,12 @@ const NEEDS_TLS: &str = "TLS (rediss+cluster://) needs this crate's feature `tls
 
 /// At least one node's address, with the credentials and whatever else all nodes share.
 #[derive(Clone)]
-pub(crate) struct Seeds(Vec<ConnectionInfo>);
+pub(crate) struct Seeds {
+    named: Vec<ConnectionInfo>,
+    /// Whose clients carry the commands, where those are not our own.
+    #[cfg(feature = "cluster")]
+    pool: Option<Pool>,
+}
 
 impl Seeds {
     /// Whether an address begins as those of clusters do.
@@ -63,19 +70,70 @@ impl Seeds {
             .split(',')
             .map(info)
             .collect::<Result<_, _>>()
-            .map(Self)
+            .map(Self::named)
+    }
+
+    fn named(named: Vec<ConnectionInfo>) -> Self {
+        Self {
+            named,
+            #[cfg(feature = "cluster")]
+            pool: None,
+        }
+    }
+
+    /// Some nodes of the cluster that a user's pool leads to.
+    ///
+    /// # Errors
+    ///
+    /// If there are none, or one is none that can be a node; without what it says, which may be a
+    /// password.
+    #[cfg(feature = "cluster")]
+    pub(crate) fn of_pool(
+        pool: Pool,
+        nodes: impl IntoIterator<Item = impl IntoConnectionInfo>,
+    ) -> Result<Self, ConfigError> {
+        let error = |what| ConfigError::new("cluster_pool", what);
+        let mut named = Vec::new();
+        for node in nodes {
+            let info = node.into_connection_info();
+            let info = info.map_err(|problem| error(crate::address::problem(&problem)))?;
+            if address(info.addr()).is_none() {
+                return Err(error("a node of a cluster is reached by TCP or TLS"));
+            }
+            if info.redis_settings().db() != 0 {
+                return Err(error("a cluster has no other database than 0"));
+            }
+            named.push(info);
+        }
+        if named.is_empty() {
+            return Err(error("name some nodes of the pool's cluster"));
+        }
+        Ok(Self {
+            named,
+            pool: Some(pool),
+        })
+    }
+
+    /// Whether a user's clients carry the commands.
+    #[cfg_attr(
+        not(feature = "cluster"),
+        allow(clippy::unused_self, reason = "there are none")
+    )]
+    pub(in crate::backend::server) const fn has_pool(&self) -> bool {
+        #[cfg(feature = "cluster")]
+        return self.pool.is_some();
+        #[cfg(not(feature = "cluster"))]
+        false
     }
 
     /// Those that `change` makes of each.
     pub(crate) fn each(
-        self,
+        mut self,
         change: impl Fn(ConnectionInfo) -> Result<ConnectionInfo, ConfigError>,
     ) -> Result<Self, ConfigError> {
-        self.0
-            .into_iter()
-            .map(change)
-            .collect::<Result<_, _>>()
-            .map(Self)
+        let named = self.named.into_iter().map(change);
+        self.named = named.collect::<Result<_, _>>()?;
+        Ok(self)
     }
 
     #[cfg_attr(
@@ -83,24 +141,35 @@ impl Seeds {
         allow(dead_code, reason = "asked for what only TLS has")
     )]
     pub(crate) fn infos(&self) -> &[ConnectionInfo] {
-        &self.0
+        &self.named
     }
 
     /// The nodes that were named.
     pub(in crate::backend::server) fn addresses(&self) -> impl Iterator<Item = Address> {
-        self.0.iter().filter_map(|info| address(info.addr()))
+        self.named.iter().filter_map(|info| address(info.addr()))
     }
 
-    /// Where connections to a node come from.
+    /// Where connections of our own to a node come from.
     pub(in crate::backend::server) fn origin(&self, node: &Address) -> Option<Origin> {
         let info = Box::new(self.info(node)?);
         Some(Origin::new(Source::Server(info), None))
     }
 
+    /// Where those for commands come from.
+    pub(in crate::backend::server) fn origin_for_commands(&self, node: &Address) -> Option<Origin> {
+        #[cfg(feature = "cluster")]
+        if let Some(pool) = &self.pool {
+            let info = Box::new(self.info(node)?);
+            return Some(Origin::new(Source::Node(info, pool.clone()), None));
+        }
+        self.origin(node)
+    }
+
     /// How to connect to a node: as to the first that was named, or to that one as it was named.
     fn info(&self, node: &Address) -> Option<ConnectionInfo> {
         let is_it = |info: &&ConnectionInfo| address(info.addr()).as_ref() == Some(node);
-        let info = self.0.iter().find(is_it).or_else(|| self.0.first())?;
+        let info = self.named.iter().find(is_it);
+        let info = info.or_else(|| self.named.first())?;
         let (to, at) = (node.host.clone(), node.port);
         let place = match info.addr().clone() {
             ConnectionAddr::Tcp(..) => ConnectionAddr::Tcp(to, at),
@@ -124,7 +193,7 @@ impl Seeds {
 /// Without addresses, which may hold a password.
 impl fmt::Debug for Seeds {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Seeds").field(&self.0.len()).finish()
+        f.debug_tuple("Seeds").field(&self.named.len()).finish()
     }
 }
 
@@ -140,7 +209,7 @@ fn scheme(url: &str) -> Option<(&'static str, &str)> {
     secure.map(|rest| ("rediss", rest))
 }
 
-fn address(place: &ConnectionAddr) -> Option<Address> {
+pub(super) fn address(place: &ConnectionAddr) -> Option<Address> {
     match place {
         ConnectionAddr::Tcp(host, port) | ConnectionAddr::TcpTls { host, port, .. } => {
             Some(Address::new(host, *port))
@@ -183,6 +252,52 @@ mod tests {
             assert_eq!(redis.protocol(), redis::ProtocolVersion::RESP3);
         }
         assert_eq!(format!("{seeds:?}"), "Seeds(2)");
+    }
+
+    #[cfg(feature = "cluster")]
+    fn pool() -> Pool {
+        let manager = deadpool_redis::cluster::Manager::new(vec!["redis://a:7000/"], false);
+        let pool = Pool::builder(manager.expect("an address")).build();
+        pool.expect("a valid size")
+    }
+
+    #[cfg(feature = "cluster")]
+    #[test]
+    fn beside_a_pool_only_nodes_of_a_cluster_can_be_named() {
+        let named = |nodes: &[&str]| {
+            let nodes = nodes.iter().copied();
+            let builder = crate::Portcullis::builder().cluster_pool(pool(), nodes);
+            builder.build().map(drop).map_err(|error| error.to_string())
+        };
+        assert_eq!(named(&["redis://me:secret@a:7000/", "redis://b"]), Ok(()));
+        for (nodes, what) in [
+            (&[][..], "name some nodes"),
+            (&["redis://a", "unix:///run/redis.sock"], "by TCP or TLS"),
+            (&["redis://a/5"], "no other database"),
+            (
+                &["redis://me:secret@a:port/"],
+                "not the address of a server",
+            ),
+        ] {
+            let problem = named(nodes).expect_err(what);
+            assert!(problem.contains("cluster_pool"), "{problem}");
+            assert!(problem.contains(what), "{problem}");
+            assert!(!problem.contains("secret"), "{problem}");
+        }
+    }
+
+    #[cfg(feature = "cluster")]
+    #[test]
+    fn nobody_is_named_to_listen_to_beside_a_cluster() {
+        let info = "redis://a:7000/".into_connection_info();
+        let info = info.expect("an address");
+        let pooled = crate::Portcullis::builder().cluster_pool(pool(), [info.clone()]);
+        let named = crate::Portcullis::builder().url("redis+cluster://a:7000");
+        for builder in [pooled, named] {
+            let problem = builder.subscriber(info.clone()).build();
+            let problem = problem.expect_err("there is nothing to name").to_string();
+            assert!(problem.contains("subscriber"), "{problem}");
+        }
     }
 
     #[test]

@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-use redis::aio::MultiplexedConnection;
 use redis::{RedisError, make_extension_error};
 
 use super::Ear;
@@ -16,6 +15,7 @@ use crate::backend::server::driver::{Driver, Event, Way};
 use crate::backend::server::links::Link;
 use crate::backend::server::reply::Failure;
 use crate::backend::server::reply::failure::Trouble;
+use crate::backend::server::wire::Wire;
 use crate::error::BackendErrorKind;
 use crate::time::Instant;
 
@@ -91,8 +91,7 @@ impl Driver {
                 Link::Idle | Link::Down { .. } | Link::Connecting { .. } => None,
             })
         };
-        let connected: Vec<(Address, MultiplexedConnection)> =
-            cluster.nodes().filter_map(connected).collect();
+        let connected: Vec<(Address, Wire)> = cluster.nodes().filter_map(connected).collect();
         let addresses: Vec<Address> = connected.iter().map(|(node, _)| node.clone()).collect();
         for node in cluster.candidates(&addresses, random) {
             // One that hangs is not asked again before it was given up.

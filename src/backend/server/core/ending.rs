@@ -98,7 +98,7 @@ impl Core {
             in_flight: false,
             retry_at: rest.unwrap_or(Instant::FAR),
             attempts: 0,
-            unsure: false,
+            unsure: self.settings.repeats,
             timer,
         };
         self.entries.insert(token, Entry::Ending(Box::new(ending)));

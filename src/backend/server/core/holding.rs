@@ -41,10 +41,6 @@ impl Holder {
         self.lease.deadline().min(renew_at)
     }
 
-    pub(super) fn fence(&self) -> FencingToken {
-        self.lease.fencing_token()
-    }
-
     /// Tells the owner that nobody renews the lease any longer.
     pub(super) fn abandon(&self) {
         self.lease.lose(LostReason::Expired);

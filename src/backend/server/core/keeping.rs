@@ -15,7 +15,7 @@ use crate::token::Token;
 impl Core {
     /// Asks once whether others wait at a gate, and which of these leases the server knows.
     pub(super) fn recheck(&mut self, now: Instant, resource: Arc<Resource>, tokens: Vec<Token>) {
-        // Recalls come to who keeps, however long ago it acquired.
+        // Recalls have to be heard for as long as anything is kept.
         self.listen(now, resource.tag);
         let body = Body::Recheck(Recheck { resource, tokens });
         self.calls.push(Call { sent: now, body });
@@ -29,21 +29,14 @@ impl Core {
     ) {
         let answer = result.ok().map(|said| {
             for (token, held) in call.tokens.iter().zip(&said.held) {
-                if !held && self.is_held_since(*token, said.stamp) {
+                // All of them were granted before the question was sent.
+                if !held {
                     self.lose(now, *token, LostReason::Gone);
                 }
             }
             (said.stamp, said.others)
         });
         self.hear(&call.resource, News::Rechecked(answer));
-    }
-
-    /// Whether a lease is held by a grant that was made before the server said something.
-    fn is_held_since(&self, token: Token, stamp: u64) -> bool {
-        match self.entries.get(&token) {
-            Some(Entry::Holding(holder)) => holder.fence().get() <= stamp,
-            Some(Entry::Waiting(_) | Entry::Ending(_)) | None => false,
-        }
     }
 
     /// A grant tells whether others wait.

@@ -168,20 +168,34 @@ impl Entry {
 pub(in crate::backend) struct Open {
     count: u32,
     pub(in crate::backend) latest_ms: u64,
+    /// Whether one that was answered may run again.
+    repeats: bool,
 }
 
 impl Open {
+    fn none(repeats: bool) -> Self {
+        Self {
+            repeats,
+            ..Self::default()
+        }
+    }
+
     pub(in crate::backend) fn sent(&mut self, latest_ms: u64) {
         self.count += 1;
         self.latest_ms = self.latest_ms.max(latest_ms);
     }
 
-    /// An answered command can't run again.
+    /// An answered command can't run again, unless somebody repeats it.
     pub(in crate::backend) fn answered(&mut self) {
         self.count = self.count.saturating_sub(1);
-        if self.count == 0 {
+        if self.count == 0 && !self.repeats {
             self.latest_ms = 0;
         }
+    }
+
+    /// Whether one of them may run yet.
+    fn may_run(&self) -> bool {
+        self.latest_ms > 0
     }
 }
 

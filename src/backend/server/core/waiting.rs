@@ -65,6 +65,7 @@ impl Waiter {
         place: Arc<dyn Place>,
         answer: oneshot::Sender<Result<Lease, LockError>>,
         unavailable: Duration,
+        open: Open,
     ) -> Self {
         let bounded = request.terms.bridge.is_some();
         let (give_up, patience) = match request.terms.wait {
@@ -88,7 +89,7 @@ impl Waiter {
             claim: None,
             acknowledge_by: Instant::FAR,
             over: None,
-            open: Open::default(),
+            open,
             in_flight: false,
             again: false,
             unsure: false,
@@ -179,7 +180,9 @@ impl Core {
         }
         let patient = request.terms.wait == Wait::Unbounded;
         let unavailable = self.time_to_answer(now, request.terms.bridge.is_some(), patient);
-        let waiter = Box::new(Waiter::new(now, request, place, answer, unavailable));
+        let open = Open::none(self.settings.repeats);
+        let waiter = Waiter::new(now, request, place, answer, unavailable, open);
+        let waiter = Box::new(waiter);
         self.entries.insert(token, Entry::Waiting(waiter));
         self.bridge(now, token);
         self.ask(now, token);
@@ -504,7 +507,7 @@ impl Core {
     }
 
     fn clean_up(&mut self, now: Instant, token: Token, waiter: &Waiter) {
-        if waiter.open.count > 0 || waiter.is_queued() || waiter.claim.is_some() {
+        if waiter.open.may_run() || waiter.is_queued() || waiter.claim.is_some() {
             self.end(
                 now,
                 token,

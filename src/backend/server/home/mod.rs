@@ -168,7 +168,7 @@ impl Home {
         let effects = self.change(now, |rooms| match news {
             News::Others { stamp, wait } => rooms.told(now, *stamp, *wait),
             News::Gone => {
-                rooms.doubt();
+                rooms.doubt(now);
                 Effects::default()
             }
             News::Rechecked(answer) => rooms.answered(now, *answer),

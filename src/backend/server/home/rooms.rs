@@ -155,8 +155,9 @@ pub(super) struct Rooms {
     others: Others,
     /// How many requests of this process wait or hold beside this home.
     outsiders: u32,
-    /// Whether the server may have lost what is kept: nothing idle is handed out until it was asked.
-    doubted: bool,
+    /// Since when the server may have lost what is kept: nothing is handed on until it has answered a
+    /// question that was sent after that.
+    doubted: Option<Instant>,
     /// The sending of a question that is under way.
     asking: Option<Instant>,
     asked: Instant,
@@ -191,7 +192,7 @@ impl Rooms {
             surplus: None,
             others: Others::new(),
             outsiders: 0,
-            doubted: false,
+            doubted: None,
             asking: None,
             asked: Instant::from_nanos(0),
             ask_from: 0,
@@ -271,7 +272,7 @@ impl Rooms {
 
     /// An idle permit, the one that was used last: those that are not needed grow old.
     fn take_idle(&mut self, now: Instant) -> Option<(u64, FencingToken)> {
-        if self.doubted {
+        if self.doubted.is_some() {
             return None;
         }
         let slot = *self.idle.back()?;
@@ -339,14 +340,14 @@ impl Rooms {
         let wanted = self.waiting.keys().next().copied();
         let stays = !self.closed
             && self.may_be_used(now, slot)
-            && (wanted.is_some() && !self.doubted || self.may_idle());
+            && (wanted.is_some() && self.doubted.is_none() || self.may_idle());
         if !stays {
             self.end(slot, answer, &mut effects);
             return effects;
         }
         effects.released = answer;
         match wanted {
-            Some(id) if !self.doubted => {
+            Some(id) if self.doubted.is_none() => {
                 self.tally.passed += 1;
                 self.count_pass(slot);
                 self.give(slot, id, &mut effects);
@@ -561,9 +562,9 @@ impl Rooms {
     }
 
     /// The server did not know a permit that was given back: it may have forgotten others as well.
-    pub(super) fn doubt(&mut self) {
-        self.doubted |= self.held > 0;
-        // Asked at once.
+    pub(super) fn doubt(&mut self, now: Instant) {
+        self.doubted = (self.held > 0).then_some(now);
+        // Asked at once, or as soon as an earlier question is answered.
         self.asked = Instant::from_nanos(0);
     }
 
@@ -577,12 +578,13 @@ impl Rooms {
             return Effects::default();
         };
         self.others.answered(now, sent, stamp, wait);
-        self.doubted = false;
+        self.doubted = self.doubted.filter(|since| sent < *since);
         self.trouble = None;
         self.attempts = 0;
         let mut effects = self.give_idle_back();
         self.sweep(&mut effects);
-        while let Some(id) = self.waiting.keys().next().copied()
+        while self.doubted.is_none()
+            && let Some(id) = self.waiting.keys().next().copied()
             && let Some(slot) = self.idle.back().copied()
             && self.may_be_used(now, slot)
         {
@@ -712,7 +714,7 @@ impl Rooms {
         self.seek(now, &mut turn);
         if self.held > 0 && self.asking.is_none() && now >= self.asked.after(QUESTION) {
             self.asked = now;
-            if self.doubted || self.keeps() {
+            if self.doubted.is_some() || self.keeps() {
                 self.asking = Some(now);
                 turn.question = Some(self.some_tokens());
             }

@@ -158,7 +158,7 @@ impl House {
         let lease = Lease::shared(place, Arc::clone(&state));
         let effects = self
             .rooms()
-            .arrived(self.now(), lease, tries, Duration::from_secs(10));
+            .arrived(self.now(), lease, tries, Duration::from_secs(5));
         effects.run();
         state
     }
@@ -377,7 +377,7 @@ fn what_comes_for_nobody_is_kept_or_given_back_if_others_wait() {
 #[test]
 fn nothing_idle_is_handed_out_while_the_server_may_have_forgotten_it() {
     let house = with_one_idle(KEEP, 3);
-    house.rooms().doubt();
+    house.rooms().doubt(house.now());
     let (_, mut first) = house.waits();
     let (turn, effects) = house.rooms().turn(house.now());
     effects.run();
@@ -387,6 +387,27 @@ fn nothing_idle_is_handed_out_while_the_server_may_have_forgotten_it() {
     effects.run();
     drop(lease_of(&mut first));
     assert_eq!(house.ended(), 0);
+}
+
+#[test]
+fn an_answer_to_what_was_asked_before_the_doubt_does_not_end_it() {
+    let house = with_one_idle(KEEP, 3);
+    drop(house.holds());
+    let asks = || {
+        let (turn, effects) = house.rooms().turn(house.now());
+        effects.run();
+        turn.question.is_some()
+    };
+    house.wait(1);
+    assert!(asks());
+    house.wait(1);
+    house.rooms().doubt(house.now());
+    assert!(!asks(), "one is under way");
+    let effects = house.rooms().answered(house.now(), Some((5, false)));
+    effects.run();
+    assert!(house.enter(Wait::Unbounded).is_err());
+    house.wait(1);
+    assert!(asks());
 }
 
 #[test]
@@ -410,7 +431,7 @@ fn a_lease_that_comes_too_late_is_given_to_nobody() {
     let lease = Lease::shared(place, over);
     let effects = house
         .rooms()
-        .arrived(house.now(), lease, None, Duration::from_secs(10));
+        .arrived(house.now(), lease, None, Duration::from_secs(5));
     effects.run();
     assert!(pends(&mut first));
 }
@@ -624,7 +645,7 @@ proptest! {
                 Event::Lose(at) if !street.permits.is_empty() => {
                     street.permits[at.index(street.permits.len())].lose(LostReason::Gone);
                 }
-                Event::Doubt => house.rooms().doubt(),
+                Event::Doubt => house.rooms().doubt(house.now()),
                 Event::Answer(answer) => {
                     let effects = house.rooms().answered(house.now(), answer);
                     effects.run();

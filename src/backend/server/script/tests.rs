@@ -14,4 +14,4 @@ mod rates;
 mod rig;
 
 #[path = "../../../../tests/support/mod.rs"]
-pub(in crate::backend::server) mod support;
+pub(in crate::backend) mod support;

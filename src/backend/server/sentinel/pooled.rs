@@ -14,7 +14,7 @@ use tokio::time::timeout;
 use super::lost::Lost;
 use crate::backend::server::Settings;
 use crate::backend::server::link::{self, timed_out};
-use crate::backend::server::origin::{Tap, detach};
+use crate::backend::server::origin::{Tap, bounded, detach};
 
 /// How long a pool that knows no time-outs may search.
 const LONGEST: Duration = Duration::from_secs(5);
@@ -42,16 +42,12 @@ pub(in crate::backend::server) async fn take(
 }
 
 impl Tap for sentinel::Pool {
+    type Taken = MultiplexedConnection;
+
     /// The search is ended as well: the client has no time-outs for it, and others wait for its
     /// end.
     fn timeouts(&self, patience: Duration) -> Timeouts {
-        let given = Self::timeouts(self);
-        let least = |given: Option<Duration>| Some(given.map_or(patience, |it| it.min(patience)));
-        Timeouts {
-            wait: least(given.wait),
-            create: least(given.create),
-            recycle: least(given.recycle),
-        }
+        bounded(Self::timeouts(self), patience)
     }
 
     async fn take(&self, timeouts: Option<&Timeouts>) -> Result<MultiplexedConnection, PoolError> {

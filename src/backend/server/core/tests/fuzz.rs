@@ -6,6 +6,7 @@ use std::collections::{HashMap, VecDeque};
 use proptest::prelude::*;
 
 use super::*;
+use crate::backend::server::core::Entry;
 use crate::backend::server::reply::{Acquired, Crowd, Ended, Rechecked, Renewed};
 
 const TTL_MS: u64 = 10_000;
@@ -18,7 +19,7 @@ enum Step {
         waits: bool,
         keeps: bool,
     },
-    /// A home asks about what is held here, and about the last to come: it may hold by the answer.
+    /// A home asks about what is held here.
     Question,
     GiveUp(usize),
     Release(usize),
@@ -47,8 +48,47 @@ enum Step {
     },
     /// By anybody, with any date.
     Recall(u64),
-    Link(bool),
+    Link {
+        up: bool,
+        second: bool,
+    },
     Inbox(bool),
+    /// The other node owns all from here on, and we are not told yet; or are.
+    Move,
+    Learn,
+    /// A request that is under way is refused, since its slot is about to move.
+    Refuse(usize),
+    /// The client runs an acquire again that was run before.
+    Repeat(usize),
+}
+
+/// Where it is played.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum World {
+    One,
+    /// One whose replicas have to have each lease.
+    Replicated,
+    /// Two nodes, between which all moves.
+    Cluster,
+    /// The same, over a client that sends again by itself.
+    Repeating,
+}
+
+impl World {
+    fn desk(self) -> Desk {
+        match self {
+            Self::One => Desk::new(),
+            Self::Replicated => Desk::with_replicas(),
+            Self::Cluster | Self::Repeating => Desk::of_many(Settings {
+                repeats: self == Self::Repeating,
+                ..Settings::default()
+            }),
+        }
+    }
+
+    fn has_nodes(self) -> bool {
+        matches!(self, Self::Cluster | Self::Repeating)
+    }
 }
 
 fn steps() -> impl Strategy<Value = Vec<Step>> {
@@ -69,8 +109,12 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         2 => (any::<u128>(), any::<u64>(), any::<u64>())
             .prop_map(|(token, fence, left_ms)| Step::Forge { token, fence, left_ms }),
         2 => (any::<usize>(), any::<u64>()).prop_map(|(of, left_ms)| Step::Stale { of, left_ms }),
-        1 => any::<bool>().prop_map(Step::Link),
+        1 => any::<(bool, bool)>().prop_map(|(up, second)| Step::Link { up, second }),
         1 => any::<bool>().prop_map(Step::Inbox),
+        1 => Just(Step::Move),
+        1 => Just(Step::Learn),
+        2 => any::<usize>().prop_map(Step::Refuse),
+        2 => any::<usize>().prop_map(Step::Repeat),
     ];
     proptest::collection::vec(step, 1..120)
 }
@@ -167,8 +211,11 @@ impl Book {
         }
     }
 
-    fn end(&mut self, ms: u64, token: Token) -> Ended {
-        self.ended.push(token);
+    fn end(&mut self, ms: u64, end: &End) -> Ended {
+        let token = end.token;
+        if end.latest_ms > 0 {
+            self.ended.push(token);
+        }
         let found = if self
             .holder
             .is_some_and(|(holder, _, end)| holder == token && end > ms)
@@ -217,16 +264,25 @@ enum Said {
     Rechecked(Rechecked),
 }
 
-#[derive(Default)]
 struct Play {
+    world: World,
     book: Book,
-    sent: Vec<Call>,
+    /// Over which link each went.
+    sent: Vec<(usize, Call)>,
+    /// The acquires that were run.
+    run: Vec<Ask>,
+    /// The node that has it all, of two.
+    owner: u16,
+    up: [bool; 2],
     said: Vec<(Call, Said)>,
     waiting: Vec<Answer>,
     held: Vec<Lease>,
     /// All that was ever pushed.
     seen: Vec<(Token, u64)>,
     delay_ms: u64,
+    /// Whose leases were lengthened by a renewal that ran when they were not held here any more: they
+    /// end by themselves, and later than we wait for that.
+    lengthened: Vec<Token>,
     /// By fence: until when a lease lasts at the least on the replica that acknowledged it.
     replicated: HashMap<u64, u64>,
 }
@@ -248,15 +304,73 @@ impl Play {
         desk.core.push(desk.now(), push);
     }
 
-    fn run(&mut self, ms: u64, call: Call) {
+    fn new(world: World, delay_ms: u64) -> Self {
+        let lease_ms = TTL_MS + delay_ms;
+        Self {
+            world,
+            book: Book {
+                lease_ms,
+                ..Book::default()
+            },
+            sent: Vec::new(),
+            run: Vec::new(),
+            owner: 1,
+            up: [true; 2],
+            said: Vec::new(),
+            waiting: Vec::new(),
+            held: Vec::new(),
+            seen: Vec::new(),
+            delay_ms,
+            lengthened: Vec::new(),
+            replicated: HashMap::new(),
+        }
+    }
+
+    fn home(&self) -> usize {
+        if self.world.has_nodes() {
+            usize::from(self.owner)
+        } else {
+            0
+        }
+    }
+
+    /// Calls follow the owner; what was heard at the former one is not heard any more.
+    fn learn(&self, desk: &mut Desk) {
+        if self.world.has_nodes() && desk.core.link_of(tag()) != self.home() {
+            desk.core.rerouted(desk.now(), owned_by(self.owner), 3);
+            desk.core.ear_changed(desk.now(), tag(), false);
+        }
+    }
+
+    /// Sends on what a node does not serve, as the driver does.
+    fn send_on(&mut self, desk: &mut Desk, call: Call) {
+        self.learn(desk);
+        if self.up[usize::from(self.owner) - 1] {
+            self.sent.push((self.home(), call));
+        } else {
+            Self::hear(desk, &call, Err(Failure::NotSent));
+        }
+    }
+
+    fn run(&mut self, desk: &Desk, call: Call) {
+        let ms = desk.ms;
         let said = match &call.body {
-            Body::Acquire(ask) => Said::Acquired(self.book.acquire(ms, ask)),
-            Body::End(end) => Said::Ended(self.book.end(ms, end.token)),
+            Body::Acquire(ask) => {
+                self.run.push(again(ask));
+                Said::Acquired(self.book.acquire(ms, ask))
+            }
+            Body::End(end) => Said::Ended(self.book.end(ms, end)),
             Body::Renew(renew) => {
                 let lease = |lease: &crate::backend::server::call::Extend| {
                     self.book.renew(ms, lease.token, lease.fence.get())
                 };
                 let told = renew.leases.iter().map(lease).collect();
+                for lease in &renew.leases {
+                    let entry = desk.core.entries.get(&lease.token);
+                    if matches!(entry, None | Some(Entry::Ending(_))) {
+                        self.lengthened.push(lease.token);
+                    }
+                }
                 Said::Renewed(self.book.clock, told, self.book.holder)
             }
             Body::Recheck(recheck) => Said::Rechecked(self.book.recheck(ms, &recheck.tokens)),
@@ -340,7 +454,7 @@ impl Play {
             }
             Step::Question => {
                 let held = self.held.iter().map(|lease| lease.state().token());
-                let tokens = held.take(5).chain([Token::of(desk.tokens)]).collect();
+                let tokens = held.take(5).collect();
                 let resource = Desk::request(Wait::No, TTL_MS).resource;
                 let question = Command::Recheck { resource, tokens };
                 desk.core.command(desk.now(), question);
@@ -355,8 +469,12 @@ impl Play {
             Step::Release(which) => drop(pick(&mut self.held, which)),
             Step::Pass(ms) => desk.pass(ms),
             Step::Run(which) => {
-                if let Some(call) = pick(&mut self.sent, which) {
-                    self.run(desk.ms, call);
+                if let Some((link, call)) = pick(&mut self.sent, which) {
+                    if link == self.home() {
+                        self.run(desk, call);
+                    } else {
+                        self.send_on(desk, call);
+                    }
                 }
             }
             Step::Hear(which) => {
@@ -418,13 +536,38 @@ impl Play {
                     Self::push(desk, token, earlier, left_ms >> 11);
                 }
             }
-            Step::Link(up) => desk.core.link_changed(desk.now(), 0, up),
-            Step::Inbox(up) => desk.core.inbox_changed(desk.now(), up),
+            Step::Link { up, second } if self.world.has_nodes() => {
+                self.up[usize::from(second)] = up;
+                let link = 1 + usize::from(second);
+                desk.core.link_changed(desk.now(), link, up);
+            }
+            Step::Link { up, .. } => desk.core.link_changed(desk.now(), 0, up),
+            Step::Inbox(up) => {
+                desk.core.inbox_changed(desk.now(), up);
+                desk.core.ear_changed(desk.now(), tag(), up);
+            }
+            Step::Move => self.owner = 3 - self.owner,
+            Step::Learn => self.learn(desk),
+            Step::Refuse(which) => {
+                if self.world.has_nodes()
+                    && let Some((_, call)) = pick(&mut self.sent, which)
+                {
+                    let error = redis::make_extension_error("TRYAGAIN".to_owned(), None);
+                    let failure = Failure::NotNow(BackendErrorKind::NotServing, error);
+                    Self::hear(desk, &call, Err(failure));
+                }
+            }
+            Step::Repeat(which) => {
+                if self.world == World::Repeating && !self.run.is_empty() {
+                    let ask = &self.run[which % self.run.len()];
+                    self.book.acquire(desk.ms, ask);
+                }
+            }
         }
     }
 
     /// Takes what was handed over, and compares it with the book.
-    fn judge(&mut self, desk: &Desk, replicas: bool) -> Result<(), TestCaseError> {
+    fn judge(&mut self, desk: &Desk) -> Result<(), TestCaseError> {
         let mut open = Vec::new();
         for mut answer in std::mem::take(&mut self.waiting) {
             match answer.try_recv() {
@@ -447,7 +590,7 @@ impl Play {
             let book = self.book.holder.filter(|(_, holder, _)| *holder == fence);
             let held = book.is_some_and(|(_, _, end)| until(end) >= last);
             prop_assert!(held, "{lease:?} holds here, and not by the book");
-            if replicas {
+            if self.world == World::Replicated {
                 let held = self
                     .replicated
                     .get(&fence)
@@ -455,7 +598,22 @@ impl Play {
                 prop_assert!(held, "{lease:?} holds here, and not on a replica");
             }
         }
+        // Whoever holds by the book, somebody here would end it.
+        if let Some((token, _, end)) = self.book.holder {
+            let is_known = end <= desk.ms
+                || desk.core.entries.contains_key(&token)
+                || self.lengthened.contains(&token);
+            prop_assert!(is_known, "{token:?} holds by the book, and for nobody");
+        }
         Ok(())
+    }
+}
+
+/// The same request, as a client sends it that got no answer.
+fn again(ask: &Ask) -> Ask {
+    Ask {
+        resource: Arc::clone(&ask.resource),
+        ..*ask
     }
 }
 
@@ -464,15 +622,18 @@ proptest! {
     fn nobody_holds_but_by_the_servers_book(
         steps in steps(),
         delay_ms in prop_oneof![2 => Just(0), 1 => 1..4_000_u64],
-        replicas in any::<bool>(),
+        world in prop_oneof![
+            Just(World::One), Just(World::Replicated), Just(World::Cluster), Just(World::Repeating),
+        ],
     ) {
-        let mut desk = if replicas { Desk::with_replicas() } else { Desk::new() };
-        let mut play = Play { delay_ms, ..Play::default() };
-        play.book.lease_ms = TTL_MS + delay_ms;
+        let mut desk = world.desk();
+        let mut play = Play::new(world, delay_ms);
         for step in steps {
             play.step(&mut desk, step);
-            play.sent.extend(desk.calls());
-            play.judge(&desk, replicas)?;
+            let calls = desk.calls();
+            let link = desk.core.link_of(tag());
+            play.sent.extend(calls.into_iter().map(|call| (link, call)));
+            play.judge(&desk)?;
         }
     }
 }

@@ -22,13 +22,13 @@ use std::time::Duration;
 use redis::{RedisError, Value};
 use tokio::sync::oneshot;
 
-use super::{Channel, Command, Core};
+use super::{Channel, Command, Core, Routes};
 use crate::backend::server::call::{Ask, Body, Call, End, Renew, Request};
 use crate::backend::server::reply::{Failure, Push};
 use crate::backend::server::{Replicas, Settings};
 use crate::backend::{Acquire, Place, ReleaseAnswer, Terms, Wait};
 use crate::error::{BackendErrorKind, LockError, RefusalKind};
-use crate::key::{Key, Kind, Prefix, Resource};
+use crate::key::{Key, Kind, Prefix, Resource, SLOTS, Tag};
 use crate::lease::{Lease, LeaseMode, Release};
 use crate::time::{Delay, Instant, Ttl};
 use crate::token::{FencingToken, Token};
@@ -107,6 +107,23 @@ impl Desk {
         desk.core.time_seen(0, SERVER * 1000, desk.now());
         desk.core.link_changed(desk.now(), 0, true);
         desk.core.inbox_changed(desk.now(), true);
+        desk
+    }
+
+    /// Of many nodes, two of which are connected by one link each; the first owns all. No channel is
+    /// confirmed.
+    fn of_many(settings: Settings) -> Self {
+        let mut desk = Self::with(settings.clone());
+        let settings = Settings {
+            connections: 1,
+            ..settings
+        };
+        desk.core = Core::of_many(settings);
+        desk.core.rerouted(desk.now(), owned_by(1), 3);
+        for link in [1, 2] {
+            desk.core.time_seen(link, SERVER * 1000, desk.now());
+            desk.core.link_changed(desk.now(), link, true);
+        }
         desk
     }
 
@@ -272,6 +289,16 @@ impl Desk {
         self.held(call, fence, 10_000);
         (token, granted(&mut answer))
     }
+}
+
+/// All slots have this owner, to which one link leads.
+fn owned_by(node: u16) -> Routes {
+    Routes::to_owners(1, vec![node; SLOTS].into())
+}
+
+/// Of what desks ask for.
+fn tag() -> Tag {
+    Desk::request(Wait::No, 1000).resource.tag
 }
 
 fn granted(answer: &mut Answer) -> Lease {

@@ -1,31 +1,10 @@
 //! Many servers: calls follow the owner of their slot, and each tag has a channel of its own.
 
 use super::*;
-use crate::backend::server::core::{Routes, Topic};
-use crate::key::{SLOTS, Tag};
+use crate::backend::server::core::Topic;
 
-/// One connection to each node.
-fn owned_by(node: u16) -> Routes {
-    Routes::to_owners(1, vec![node; SLOTS].into())
-}
-
-fn tag() -> Tag {
-    Desk::request(Wait::No, 1000).resource.tag
-}
-
-/// Of many nodes, two of which are connected; the first owns all.
 fn desk() -> Desk {
-    let mut desk = Desk::new();
-    desk.core = Core::of_many(Settings {
-        connections: 1,
-        ..Settings::default()
-    });
-    desk.core.rerouted(desk.now(), owned_by(1), 3);
-    for link in [1, 2] {
-        desk.core.time_seen(link, SERVER * 1000, desk.now());
-        desk.core.link_changed(desk.now(), link, true);
-    }
-    desk
+    Desk::of_many(Settings::default())
 }
 
 /// The same, where the channel of the one tag is confirmed.

@@ -571,7 +571,7 @@ impl Model {
         }
     }
 
-    pub(super) fn recheck(&mut self, instance: &str, tokens: &[String]) -> Vec<Field> {
+    pub(super) fn recheck(&self, instance: &str, tokens: &[String]) -> Vec<Field> {
         let others = u64::from(self.others_wait(instance));
         let mut answer = vec![self.us, self.stamp(), others];
         answer.extend(

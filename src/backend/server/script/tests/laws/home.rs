@@ -35,7 +35,7 @@ laws![
     local_hand_offs_of_a_mutex_have_fences_of_their_own,
     who_is_told_of_its_turn_has_fences_of_its_own,
     the_most_fences_that_anybody_asks_for_are_kept,
-    permits_of_a_semaphore_take_one_fence_each,
+    without_local_hand_offs_a_grant_takes_one_fence,
 ];
 
 /// Keeps what it gets.
@@ -484,15 +484,17 @@ fn the_most_fences_that_anybody_asks_for_are_kept(rig: &mut Rig) -> Verdict {
     Ok(())
 }
 
-fn permits_of_a_semaphore_take_one_fence_each(rig: &mut Rig) -> Verdict {
-    if rig.kind != Kind::Semaphore {
-        return Ok(());
-    }
-    let many = Ask { limit: 5, ..KEEP };
-    let first = fence(rig.acquire(&token('A', 1), &many))?;
-    for number in 2..5 {
-        let next = fence(rig.acquire(&token('A', number), &many))?;
-        ensure_eq!(next, first + u64::from(number) - 1);
+fn without_local_hand_offs_a_grant_takes_one_fence(rig: &mut Rig) -> Verdict {
+    open(rig, &['B', 'C']);
+    fence(rig.acquire(&token('A', 1), &KEEP))?;
+    ticket(rig.acquire(&token('B', 1), &STAY))?;
+    let last = ticket(rig.acquire(&token('C', 1), &STAY))?;
+    rig.heard();
+    for (holder, next, number) in [('A', 'B', 1), ('B', 'C', 2)] {
+        rig.end(&token(holder, 1))?;
+        let text = rig.heard().pop().ok_or("somebody was granted")?.1;
+        let grant = format!("g {} {} ", token(next, 1), last + number);
+        ensure!(text.starts_with(&grant));
     }
     Ok(())
 }

@@ -429,7 +429,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
             ("if gate.kept > 1 then", "if gate.kept > 0 then"),
             ("fence + gate.kept - 1", "fence + gate.kept"),
         ],
-        found_by: &["permits_of_a_semaphore_take_one_fence_each"],
+        found_by: &["without_local_hand_offs_a_grant_takes_one_fence"],
     },
     Mutation {
         name: "fences for local hand-offs without a trace",
