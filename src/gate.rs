@@ -141,6 +141,15 @@ impl Gate {
         Ok(self)
     }
 
+    /// The same gate, of which each request asks the server.
+    pub(crate) fn keep_nothing(mut self) -> Self {
+        self.keep = None;
+        self.terms.kept = 0;
+        let resource = self.origin.resource(&self.prefix, self.key.as_ref());
+        self.place = self.place(resource);
+        self
+    }
+
     /// Refuses what can't be kept.
     fn check_keep(&self) -> Result<(), ConfigError> {
         let problem = if self.terms.mode != LeaseMode::Renewed {

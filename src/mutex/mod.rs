@@ -143,9 +143,11 @@ impl Mutex {
             linger: Duration::ZERO,
             fences: Some(handoffs),
         };
-        Ok(Self {
-            gate: self.gate.keep(keep)?,
-        })
+        let gate = match handoffs {
+            0 => self.gate.keep_nothing(),
+            _ => self.gate.keep(keep)?,
+        };
+        Ok(Self { gate })
     }
 
     /// What came of [`local_handoffs`](Self::local_handoffs) in this process.

@@ -25,7 +25,10 @@ fn fixed(handle: &Portcullis, delay: Duration) -> Mutex {
 
 pub(crate) async fn a_lease_that_was_not_given_back_keeps_others_out_for_its_delay<R: Rig>() {
     let rig = R::start();
-    let (a, b) = (fixed(&rig.handle(), DELAY), rig.handle().mutex("payment"));
+    let (a, b) = (
+        fixed(&rig.handle(), DELAY),
+        R::mutex(rig.handle().mutex("payment")),
+    );
     let begun = Instant::now();
     let guard = take(&a).await;
     assert!(guard.remaining() <= SHORT, "it knows nothing of the delay");
@@ -115,7 +118,7 @@ pub(crate) async fn a_lost_permit_delays_nobody_who_finds_another_free<R: Rig>()
     let begun = Instant::now();
     let lost = take(&delayed).await;
     within(LIMIT, "it is lost", lost.lost()).await;
-    let others = permits(&rig.handle());
+    let others = R::semaphore(permits(&rig.handle()));
     let one = take(&others).await;
     assert_eq!(
         refusal(others.try_acquire().await).kind(),
@@ -131,7 +134,7 @@ pub(crate) async fn a_guard_that_outlives_a_shutdown_is_delayed<R: Rig>() {
     let rig = R::start();
     let handle = rig.handle();
     let guard = take(&mutex(&handle, SHORT, DELAY)).await;
-    let next = queue(&rig.handle().mutex("payment"));
+    let next = queue(&R::mutex(rig.handle().mutex("payment")));
     let ended = Instant::now();
     let report = promptly(
         "it does not wait for the delay",

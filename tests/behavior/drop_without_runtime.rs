@@ -10,8 +10,8 @@ use tokio::runtime::{Builder, Runtime};
 use crate::common::{LONG, queue, served, take};
 use crate::rig::Rig;
 
-fn mutex(handle: &Portcullis) -> Mutex {
-    handle.mutex("job").ttl(LONG).expect("in range")
+fn mutex<R: Rig>(handle: &Portcullis) -> Mutex {
+    R::mutex(handle.mutex("job").ttl(LONG).expect("in range"))
 }
 
 fn runtime() -> Runtime {
@@ -32,13 +32,13 @@ fn taken_elsewhere<T: Send>(mutex: &Mutex, then: impl FnOnce(MutexGuard) -> T + 
 
 /// Nobody holds any more, long before the TTL: the next one is served.
 async fn assert_free<R: Rig>(rig: &R) {
-    drop(served(queue(&mutex(&rig.handle()))).await);
+    drop(served(queue(&mutex::<R>(&rig.handle()))).await);
     rig.settled().await;
 }
 
 pub(crate) async fn on_a_plain_thread<R: Rig>() {
     let rig = R::start();
-    let guard = take(&mutex(&rig.handle())).await;
+    let guard = take(&mutex::<R>(&rig.handle())).await;
     thread::spawn(move || drop(guard))
         .join()
         .expect("dropping does not panic");
@@ -47,7 +47,7 @@ pub(crate) async fn on_a_plain_thread<R: Rig>() {
 
 pub(crate) async fn after_the_runtime_has_ended<R: Rig>() {
     let rig = R::start();
-    let mutex = mutex(&rig.handle());
+    let mutex = mutex::<R>(&rig.handle());
     taken_elsewhere(&mutex, drop);
     assert_free(&rig).await;
     // And the answer to a release can be waited for anywhere.
@@ -58,7 +58,7 @@ pub(crate) async fn after_the_runtime_has_ended<R: Rig>() {
 
 pub(crate) async fn while_unwinding<R: Rig>() {
     let rig = R::start();
-    let mutex = mutex(&rig.handle());
+    let mutex = mutex::<R>(&rig.handle());
     taken_elsewhere(&mutex, |guard| {
         let unwound = catch_unwind(AssertUnwindSafe(move || {
             let _guard = guard;
@@ -77,7 +77,7 @@ pub(crate) async fn while_unwinding<R: Rig>() {
 
 pub(crate) async fn as_a_current_thread_runtime_shuts_down<R: Rig>() {
     let rig = R::start();
-    let mutex = mutex(&rig.handle());
+    let mutex = mutex::<R>(&rig.handle());
     thread::scope(|scope| {
         scope.spawn(|| {
             let runtime = runtime();
@@ -107,7 +107,7 @@ pub(crate) async fn as_a_current_thread_runtime_shuts_down<R: Rig>() {
 
 pub(crate) async fn in_a_local_set<R: Rig>() {
     let rig = R::start();
-    let mutex = mutex(&rig.handle());
+    let mutex = mutex::<R>(&rig.handle());
     let local = tokio::task::LocalSet::new();
     let (sender, receiver) = tokio::sync::oneshot::channel();
     local.spawn_local({
@@ -125,7 +125,7 @@ pub(crate) async fn in_a_local_set<R: Rig>() {
 
 pub(crate) async fn in_a_blocking_task<R: Rig>() {
     let rig = R::start();
-    let guard = take(&mutex(&rig.handle())).await;
+    let guard = take(&mutex::<R>(&rig.handle())).await;
     tokio::task::spawn_blocking(move || drop(guard))
         .await
         .expect("dropping does not panic");
@@ -135,7 +135,7 @@ pub(crate) async fn in_a_blocking_task<R: Rig>() {
 pub(crate) async fn after_the_handle_is_gone<R: Rig>() {
     let rig = R::start();
     let handle = rig.handle();
-    let mutex = mutex(&handle);
+    let mutex = mutex::<R>(&handle);
     let guard = take(&mutex).await;
     drop((handle, mutex));
     // It is renewed and given back all the same.
@@ -148,7 +148,7 @@ pub(crate) async fn after_the_handle_is_gone<R: Rig>() {
 
 pub(crate) async fn one_handle_serves_several_runtimes_one_after_another<R: Rig>() {
     let rig = R::start();
-    let mutex = mutex(&rig.handle());
+    let mutex = mutex::<R>(&rig.handle());
     let mut last = None;
     for _ in 0..5 {
         let fence = taken_elsewhere(&mutex, |guard| {

@@ -15,15 +15,19 @@ use crate::support::{poll_k_times, wait_for};
 /// Long enough for a busy machine to renew in time, short enough to outlive several times.
 const SHORT: Duration = Duration::from_millis(900);
 
-fn mutex(handle: &Portcullis, mode: LeaseMode) -> Mutex {
+fn mutex<R: Rig>(handle: &Portcullis, mode: LeaseMode) -> Mutex {
     let mutex = handle.mutex("job").ttl(SHORT).expect("in range");
-    mutex.lease(mode).expect("in range")
+    match mode {
+        // What is handed on within a process is renewed.
+        LeaseMode::Renewed => R::mutex(mutex),
+        mode => mutex.lease(mode).expect("in range"),
+    }
 }
 
 pub(crate) async fn a_renewed_lease_outlives_its_ttl<R: Rig>() {
     let rig = R::start();
-    let (a, b) = (rig.handle(), mutex(&rig.handle(), LeaseMode::Renewed));
-    let guard = take(&mutex(&a, LeaseMode::Renewed)).await;
+    let (a, b) = (rig.handle(), mutex::<R>(&rig.handle(), LeaseMode::Renewed));
+    let guard = take(&mutex::<R>(&a, LeaseMode::Renewed)).await;
     let begun = Instant::now();
     let mut renewed = false;
     let mut last = guard.remaining();
@@ -46,8 +50,8 @@ pub(crate) async fn a_renewed_lease_outlives_its_ttl<R: Rig>() {
 pub(crate) async fn a_lease_with_max_hold_is_lost_at_its_end<R: Rig>() {
     const MAX_HOLD: Duration = Duration::from_millis(2_000);
     let rig = R::start();
-    let a = mutex(&rig.handle(), LeaseMode::MaxHold(MAX_HOLD));
-    let b = mutex(&rig.handle(), LeaseMode::Renewed);
+    let a = mutex::<R>(&rig.handle(), LeaseMode::MaxHold(MAX_HOLD));
+    let b = mutex::<R>(&rig.handle(), LeaseMode::Renewed);
     let begun = Instant::now();
     let guard = take(&a).await;
     let next = queue(&b);
@@ -85,8 +89,8 @@ pub(crate) async fn a_lease_with_max_hold_is_lost_at_its_end<R: Rig>() {
 
 pub(crate) async fn a_fixed_lease_is_lost_after_its_ttl<R: Rig>() {
     let rig = R::start();
-    let a = mutex(&rig.handle(), LeaseMode::Fixed);
-    let b = mutex(&rig.handle(), LeaseMode::Renewed);
+    let a = mutex::<R>(&rig.handle(), LeaseMode::Fixed);
+    let b = mutex::<R>(&rig.handle(), LeaseMode::Renewed);
     let begun = Instant::now();
     let guard = take(&a).await;
     let lost = tokio::spawn(guard.lost());
@@ -113,8 +117,8 @@ pub(crate) async fn a_fixed_lease_is_lost_after_its_ttl<R: Rig>() {
 /// C01 and C13.
 pub(crate) async fn an_expired_holder_can_not_release_its_successor<R: Rig>() {
     let rig = R::start();
-    let a = mutex(&rig.handle(), LeaseMode::Fixed);
-    let b = mutex(&rig.handle(), LeaseMode::Renewed)
+    let a = mutex::<R>(&rig.handle(), LeaseMode::Fixed);
+    let b = mutex::<R>(&rig.handle(), LeaseMode::Renewed)
         .ttl(LONG)
         .expect("in range");
     for explicit in [true, false] {
@@ -149,7 +153,7 @@ pub(crate) async fn while_held_gives_the_work_or_the_reason<R: Rig>() {
     }
     let rig = R::start();
     let handle = rig.handle();
-    let guard = take(&mutex(&handle, LeaseMode::Fixed)).await;
+    let guard = take(&mutex::<R>(&handle, LeaseMode::Fixed)).await;
     assert_eq!(guard.while_held(async { 7 }).await, Ok(7));
     let stopped = std::cell::Cell::new(false);
     let work = async {
@@ -166,7 +170,7 @@ pub(crate) async fn while_held_gives_the_work_or_the_reason<R: Rig>() {
     assert!(!ran.get());
     drop(guard);
     // A body that is given up leaves the lease.
-    let guard = take(&mutex(&handle, LeaseMode::Renewed)).await;
+    let guard = take(&mutex::<R>(&handle, LeaseMode::Renewed)).await;
     assert_eq!(
         poll_k_times(guard.while_held(std::future::pending::<()>()), 1).await,
         None
@@ -179,8 +183,8 @@ pub(crate) async fn while_held_gives_the_work_or_the_reason<R: Rig>() {
 pub(crate) async fn a_lost_lease_is_never_held_again<R: Rig>() {
     let rig = R::start();
     let (a, b) = (
-        mutex(&rig.handle(), LeaseMode::Fixed),
-        mutex(&rig.handle(), LeaseMode::Renewed),
+        mutex::<R>(&rig.handle(), LeaseMode::Fixed),
+        mutex::<R>(&rig.handle(), LeaseMode::Renewed),
     );
     let old = take(&a).await;
     within(LIMIT, "it is lost", old.lost()).await;
@@ -202,7 +206,7 @@ pub(crate) async fn a_lost_lease_is_never_held_again<R: Rig>() {
 
 pub(crate) async fn a_released_lease_is_never_reported_lost<R: Rig>() {
     let rig = R::start();
-    let mutex = mutex(&rig.handle(), LeaseMode::Renewed);
+    let mutex = mutex::<R>(&rig.handle(), LeaseMode::Renewed);
     let guard = take(&mutex).await;
     let mut lost = std::pin::pin!(guard.lost());
     assert_eq!(poll_k_times(&mut lost, 1).await, None);
@@ -220,7 +224,10 @@ pub(crate) async fn a_released_lease_is_never_reported_lost<R: Rig>() {
 pub(crate) async fn a_waiter_outlasts_any_number_of_its_holders_ttls<R: Rig>() {
     let rig = R::start();
     let (a, b) = (rig.handle(), rig.handle());
-    let (a, b) = (mutex(&a, LeaseMode::Renewed), mutex(&b, LeaseMode::Renewed));
+    let (a, b) = (
+        mutex::<R>(&a, LeaseMode::Renewed),
+        mutex::<R>(&b, LeaseMode::Renewed),
+    );
     let guard = take(&a).await;
     let begun = Instant::now();
     let first = queue(&b);
@@ -257,8 +264,8 @@ pub(crate) async fn a_waiter_outlasts_any_number_of_its_holders_ttls<R: Rig>() {
 pub(crate) async fn a_lease_after_a_long_wait_is_a_whole_one<R: Rig>() {
     let rig = R::start();
     let (a, b) = (
-        mutex(&rig.handle(), LeaseMode::Renewed),
-        mutex(&rig.handle(), LeaseMode::Renewed),
+        mutex::<R>(&rig.handle(), LeaseMode::Renewed),
+        mutex::<R>(&rig.handle(), LeaseMode::Renewed),
     );
     let guard = take(&a).await;
     let next = queue(&b);
@@ -287,7 +294,10 @@ pub(crate) async fn a_lease_after_a_long_wait_is_a_whole_one<R: Rig>() {
 pub(crate) async fn a_blocked_worker_delays_no_renewal<R: Rig>() {
     let rig = R::start();
     let (a, b) = (rig.handle(), rig.handle());
-    let (a, b) = (mutex(&a, LeaseMode::Renewed), mutex(&b, LeaseMode::Renewed));
+    let (a, b) = (
+        mutex::<R>(&a, LeaseMode::Renewed),
+        mutex::<R>(&b, LeaseMode::Renewed),
+    );
     let guard = take(&a).await;
     // The only thread of this test's runtime.
     std::thread::sleep(3 * SHORT);
@@ -304,7 +314,7 @@ pub(crate) async fn releases_at_once_leave_nothing_to_renew<R: Rig>() {
     let mut tasks = JoinSet::new();
     for task in 0..32_u32 {
         let handle = if task % 2 == 0 { &a } else { &b };
-        let mutex = mutex(handle, LeaseMode::Renewed).ttl(Duration::from_millis(300));
+        let mutex = mutex::<R>(handle, LeaseMode::Renewed).ttl(Duration::from_millis(300));
         let mutex = mutex.expect("in range").keyed(task / 2);
         tasks.spawn(async move {
             for turn in 0..50 {
@@ -330,6 +340,7 @@ pub(crate) async fn busy_permits_with_short_ttls_are_not_lost_while_they_are_rel
         .expect("in range")
         .ttl(SHORT)
         .expect("in range");
+    let semaphore = R::semaphore(semaphore);
     let mut tasks = JoinSet::new();
     for _ in 0..100 {
         let semaphore = semaphore.clone();

@@ -185,6 +185,69 @@ mod on_a_quorum_of_seven {
     permits! { [cfg(test)] crate::rig::QuorumRig<7>; }
 }
 
+/// What holds also where processes keep permits and hand mutexes on among their own requests.
+///
+/// Left out is what this trades or changes: the order between processes; how many wait, since a
+/// handle that keeps tells those who wait in its own process; and leases that are not renewed or have
+/// a delay, which are not kept. Others who use such leases at the same gates are not.
+mod where_permits_are_kept {
+    sentences! { [cfg(test)] crate::rig::KeepingRig;
+        mutex {
+            two_handles_exclude_each_other,
+            a_max_wait_of_zero_is_a_try,
+            where_nobody_may_wait_a_free_lock_is_still_taken,
+            the_same_task_does_not_get_a_lock_twice,
+            a_guard_that_is_dropped_and_one_that_is_released_free_the_lock_alike,
+            fencing_tokens_rise_from_holder_to_holder,
+            five_thousand_tasks_are_served_with_the_defaults,
+            two_tasks_play_ping_pong_without_a_lost_wake_up,
+        }
+        lease {
+            a_renewed_lease_outlives_its_ttl,
+            a_lease_with_max_hold_is_lost_at_its_end,
+            a_fixed_lease_is_lost_after_its_ttl,
+            an_expired_holder_can_not_release_its_successor,
+            while_held_gives_the_work_or_the_reason,
+            a_lost_lease_is_never_held_again,
+            a_released_lease_is_never_reported_lost,
+            a_blocked_worker_delays_no_renewal,
+            releases_at_once_leave_nothing_to_renew,
+            busy_permits_with_short_ttls_are_not_lost_while_they_are_released,
+        }
+        drop_without_runtime {
+            on_a_plain_thread,
+            after_the_runtime_has_ended,
+            while_unwinding,
+            as_a_current_thread_runtime_shuts_down,
+            in_a_local_set,
+            in_a_blocking_task,
+            after_the_handle_is_gone,
+            one_handle_serves_several_runtimes_one_after_another,
+        }
+        semaphore {
+            no_more_than_the_limit_are_inside,
+            a_fresh_one_is_full_and_a_second_handle_finds_none_free,
+            a_stream_of_small_requests_does_not_starve_a_large_one,
+            what_never_fits_is_refused_at_once,
+            weights_are_conserved,
+            a_try_does_not_overtake_a_waiter,
+            each_request_is_judged_by_its_own_limit,
+        }
+        shutdown {
+            newcomers_and_waiters_are_refused_at_once_and_guards_live_on,
+            guards_that_end_in_time_are_counted_as_released,
+            guards_that_stay_are_lost_at_the_deadline,
+            a_second_shutdown_is_harmless,
+            what_was_dropped_at_the_last_moment_is_delivered,
+        }
+        delay {
+            a_lease_that_was_not_given_back_keeps_others_out_for_its_delay,
+            a_lost_permit_delays_nobody_who_finds_another_free,
+            a_guard_that_outlives_a_shutdown_is_delayed,
+        }
+    }
+}
+
 behaviors!(on_a_server, crate::rig::ServerRig);
 behaviors!(in_memory, crate::rig::MemoryRig);
 behaviors!(

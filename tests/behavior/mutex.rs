@@ -13,8 +13,8 @@ use crate::rig::Rig;
 use crate::support::history::{fences_follow_holds, fences_rise};
 use crate::support::{History, wait_for};
 
-fn mutex(handle: &Portcullis) -> portcullis::Mutex {
-    handle.mutex("withdraw").ttl(LONG).expect("in range")
+fn mutex<R: Rig>(handle: &Portcullis) -> portcullis::Mutex {
+    R::mutex(handle.mutex("withdraw").ttl(LONG).expect("in range"))
 }
 
 pub(crate) async fn two_handles_exclude_each_other<R: Rig>() {
@@ -23,7 +23,7 @@ pub(crate) async fn two_handles_exclude_each_other<R: Rig>() {
     let mut tasks = JoinSet::new();
     for handle in [rig.handle(), rig.handle()] {
         for _ in 0..10 {
-            let (mutex, history) = (mutex(&handle), history.clone());
+            let (mutex, history) = (mutex::<R>(&handle), history.clone());
             tasks.spawn(async move {
                 for _ in 0..10 {
                     visit(&mutex, &history).await;
@@ -40,7 +40,7 @@ pub(crate) async fn two_handles_exclude_each_other<R: Rig>() {
 
 pub(crate) async fn waiters_of_two_handles_are_served_in_the_order_they_came<R: Rig>() {
     let rig = R::start();
-    let mutexes = [mutex(&rig.handle()), mutex(&rig.handle())];
+    let mutexes = [mutex::<R>(&rig.handle()), mutex::<R>(&rig.handle())];
     let first = take(&mutexes[0]).await;
     let mut queued = Vec::new();
     for number in 0..8_usize {
@@ -60,7 +60,7 @@ pub(crate) async fn waiters_of_two_handles_are_served_in_the_order_they_came<R: 
 
 pub(crate) async fn a_release_hands_over_promptly_however_long_the_ttl<R: Rig>() {
     let rig = R::start();
-    let (a, b) = (mutex(&rig.handle()), mutex(&rig.handle()));
+    let (a, b) = (mutex::<R>(&rig.handle()), mutex::<R>(&rig.handle()));
     for _ in 0..20 {
         let guard = take(&a).await;
         let next = queue(&b);
@@ -73,7 +73,7 @@ pub(crate) async fn a_release_hands_over_promptly_however_long_the_ttl<R: Rig>()
 
 pub(crate) async fn a_try_is_refused_with_when_to_retry_and_how_many_wait<R: Rig>() {
     let rig = R::start();
-    let (a, b) = (mutex(&rig.handle()), mutex(&rig.handle()));
+    let (a, b) = (mutex::<R>(&rig.handle()), mutex::<R>(&rig.handle()));
     let guard = take(&a).await;
     let alone = refusal(b.try_lock().await);
     assert_eq!(
@@ -97,7 +97,7 @@ pub(crate) async fn a_try_is_refused_with_when_to_retry_and_how_many_wait<R: Rig
 pub(crate) async fn a_wait_ends_at_max_wait<R: Rig>() {
     const MAX_WAIT: Duration = Duration::from_millis(300);
     let rig = R::start();
-    let (a, b) = (mutex(&rig.handle()), mutex(&rig.handle()));
+    let (a, b) = (mutex::<R>(&rig.handle()), mutex::<R>(&rig.handle()));
     let guard = take(&a).await;
     let begun = Instant::now();
     let waited = refusal(promptly("the wait ends", b.clone().max_wait(MAX_WAIT).lock()).await);
@@ -122,8 +122,8 @@ pub(crate) async fn a_wait_ends_at_max_wait<R: Rig>() {
 pub(crate) async fn a_max_wait_of_zero_is_a_try<R: Rig>() {
     let rig = R::start();
     let (a, b) = (
-        mutex(&rig.handle()),
-        mutex(&rig.handle()).max_wait(Duration::ZERO),
+        mutex::<R>(&rig.handle()),
+        mutex::<R>(&rig.handle()).max_wait(Duration::ZERO),
     );
     let guard = take(&a).await;
     assert_eq!(refusal(b.lock().await).kind(), RefusalKind::Busy);
@@ -135,8 +135,8 @@ pub(crate) async fn a_max_wait_of_zero_is_a_try<R: Rig>() {
 pub(crate) async fn as_many_wait_as_may_and_the_next_is_refused<R: Rig>() {
     let rig = R::start();
     let (a, b) = (
-        mutex(&rig.handle()).max_waiters(2),
-        mutex(&rig.handle()).max_waiters(2),
+        mutex::<R>(&rig.handle()).max_waiters(2),
+        mutex::<R>(&rig.handle()).max_waiters(2),
     );
     let guard = take(&a).await;
     let queued = [queue(&a), queue(&b)];
@@ -164,8 +164,8 @@ pub(crate) async fn as_many_wait_as_may_and_the_next_is_refused<R: Rig>() {
 pub(crate) async fn where_nobody_may_wait_a_free_lock_is_still_taken<R: Rig>() {
     let rig = R::start();
     let (a, b) = (
-        mutex(&rig.handle()).max_waiters(0),
-        mutex(&rig.handle()).max_waiters(0),
+        mutex::<R>(&rig.handle()).max_waiters(0),
+        mutex::<R>(&rig.handle()).max_waiters(0),
     );
     let guard = take(&a).await;
     let full = refusal(promptly("nobody may wait", b.lock()).await);
@@ -177,7 +177,7 @@ pub(crate) async fn where_nobody_may_wait_a_free_lock_is_still_taken<R: Rig>() {
 
 pub(crate) async fn a_dropped_waiter_gives_its_place_up<R: Rig>() {
     let rig = R::start();
-    let (a, b) = (mutex(&rig.handle()), mutex(&rig.handle()));
+    let (a, b) = (mutex::<R>(&rig.handle()), mutex::<R>(&rig.handle()));
     let guard = take(&a).await;
     // One in front of the one that stays, and one behind it.
     let mut leaving = vec![queue(&a)];
@@ -200,7 +200,7 @@ pub(crate) async fn a_dropped_waiter_gives_its_place_up<R: Rig>() {
 
 pub(crate) async fn the_same_task_does_not_get_a_lock_twice<R: Rig>() {
     let rig = R::start();
-    let mutex = mutex(&rig.handle());
+    let mutex = mutex::<R>(&rig.handle());
     let guard = take(&mutex).await;
     assert_eq!(refusal(mutex.try_lock().await).kind(), RefusalKind::Busy);
     let again = mutex
@@ -216,7 +216,7 @@ pub(crate) async fn the_same_task_does_not_get_a_lock_twice<R: Rig>() {
 
 pub(crate) async fn a_guard_that_is_dropped_and_one_that_is_released_free_the_lock_alike<R: Rig>() {
     let rig = R::start();
-    let (a, b) = (mutex(&rig.handle()), mutex(&rig.handle()));
+    let (a, b) = (mutex::<R>(&rig.handle()), mutex::<R>(&rig.handle()));
     drop(take(&a).await);
     let guard = take(&b).await;
     assert_eq!(guard.release().await.expect("answered"), Release::Released);
@@ -229,7 +229,7 @@ pub(crate) async fn a_guard_that_is_dropped_and_one_that_is_released_free_the_lo
 
 pub(crate) async fn fencing_tokens_rise_from_holder_to_holder<R: Rig>() {
     let rig = R::start();
-    let mutexes = [mutex(&rig.handle()), mutex(&rig.handle())];
+    let mutexes = [mutex::<R>(&rig.handle()), mutex::<R>(&rig.handle())];
     let history = History::default();
     for turn in 0..100 {
         visit(&mutexes[turn % 2], &history).await;
@@ -242,7 +242,7 @@ pub(crate) async fn fencing_tokens_rise_from_holder_to_holder<R: Rig>() {
 /// C145: with the defaults nobody's time runs out only because there are many.
 pub(crate) async fn five_thousand_tasks_are_served_with_the_defaults<R: Rig>() {
     let rig = R::start();
-    let mutex = rig.handle().mutex("withdraw");
+    let mutex = R::mutex(rig.handle().mutex("withdraw"));
     let mut tasks = JoinSet::new();
     for _ in 0..5_000 {
         let mutex = mutex.clone();
@@ -256,7 +256,7 @@ pub(crate) async fn five_thousand_tasks_are_served_with_the_defaults<R: Rig>() {
 pub(crate) async fn two_tasks_play_ping_pong_without_a_lost_wake_up<R: Rig>() {
     let rig = R::start();
     let mut tasks = JoinSet::new();
-    for mutex in [mutex(&rig.handle()), mutex(&rig.handle())] {
+    for mutex in [mutex::<R>(&rig.handle()), mutex::<R>(&rig.handle())] {
         tasks.spawn(async move {
             for _ in 0..1_000 {
                 drop(take(&mutex).await);

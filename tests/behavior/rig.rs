@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, SystemTime};
 
 use portcullis::test_util::MemoryServer;
-use portcullis::{Builder, Portcullis};
+use portcullis::{Builder, Keeping, Mutex, Portcullis, Semaphore};
 
 use crate::common::LIMIT;
 use crate::leftovers::{leftovers, leftovers_under};
@@ -13,6 +13,9 @@ use crate::support::{Cluster, Server, wait_for};
 
 /// A fresh place where gates live, of one test's own.
 pub(crate) trait Rig: Sized {
+    /// Whether whoever comes first is served first, whatever its process, and fences say so.
+    const ORDERED: bool = true;
+
     fn start() -> Self;
 
     /// A handle as another process would have one.
@@ -21,6 +24,16 @@ pub(crate) trait Rig: Sized {
     }
 
     fn handle_with_prefix(&self, prefix: &str) -> Portcullis;
+
+    /// A gate as its processes use it.
+    fn mutex(mutex: Mutex) -> Mutex {
+        mutex
+    }
+
+    /// The same of a semaphore.
+    fn semaphore(semaphore: Semaphore) -> Semaphore {
+        semaphore
+    }
 
     /// Waits until nothing is left of all that was acquired and waited for.
     async fn settled(&self);
@@ -68,6 +81,34 @@ impl Rig for ServerRig {
 
     async fn settled(&self) {
         until_nothing_is_left(&self.server).await;
+    }
+}
+
+/// One Redis server, whose processes keep permits, and hand mutexes on among their own requests.
+pub(crate) struct KeepingRig(ServerRig);
+
+impl Rig for KeepingRig {
+    const ORDERED: bool = false;
+
+    fn start() -> Self {
+        Self(ServerRig::start())
+    }
+
+    fn handle_with_prefix(&self, prefix: &str) -> Portcullis {
+        self.0.handle_with_prefix(prefix)
+    }
+
+    fn mutex(mutex: Mutex) -> Mutex {
+        mutex.local_handoffs(4).expect("they are renewed")
+    }
+
+    fn semaphore(semaphore: Semaphore) -> Semaphore {
+        let kept = semaphore.keep_permits(Keeping::default());
+        kept.expect("they are renewed")
+    }
+
+    async fn settled(&self) {
+        self.0.settled().await;
     }
 }
 

@@ -9,16 +9,16 @@ use crate::common::{
 };
 use crate::rig::Rig;
 
-fn mutex(handle: &Portcullis) -> Mutex {
-    handle.mutex("job").ttl(LONG).expect("in range")
+fn mutex<R: Rig>(handle: &Portcullis) -> Mutex {
+    R::mutex(handle.mutex("job").ttl(LONG).expect("in range"))
 }
 
 pub(crate) async fn newcomers_and_waiters_are_refused_at_once_and_guards_live_on<R: Rig>() {
     let rig = R::start();
     let (old, new) = (rig.handle(), rig.handle());
-    let guard = take(&mutex(&old)).await;
-    let waiter = queue(&mutex(&old));
-    until_waiting(&mutex(&new), 1).await;
+    let guard = take(&mutex::<R>(&old)).await;
+    let waiter = queue(&mutex::<R>(&old));
+    until_waiting(&mutex::<R>(&new), 1).await;
     let ending = tokio::spawn({
         let old = old.clone();
         async move { old.shutdown(LONG).await }
@@ -27,7 +27,7 @@ pub(crate) async fn newcomers_and_waiters_are_refused_at_once_and_guards_live_on
         .await
         .expect("no panic");
     assert_eq!(refusal(refused).kind(), RefusalKind::ShuttingDown);
-    for mutex in [mutex(&old), mutex(&old).keyed("free")] {
+    for mutex in [mutex::<R>(&old), mutex::<R>(&old).keyed("free")] {
         let refused = refusal(promptly("a refusal", mutex.lock()).await);
         assert_eq!(refused.kind(), RefusalKind::ShuttingDown);
         assert_eq!(
@@ -37,7 +37,7 @@ pub(crate) async fn newcomers_and_waiters_are_refused_at_once_and_guards_live_on
     }
     assert!(guard.is_held());
     assert!(!ending.is_finished());
-    until_waiting(&mutex(&new), 0).await;
+    until_waiting(&mutex::<R>(&new), 0).await;
     give_back(guard).await;
     let report = promptly("the shutdown ends with its last guard", ending)
         .await
@@ -54,6 +54,7 @@ pub(crate) async fn guards_that_end_in_time_are_counted_as_released<R: Rig>() {
         .expect("in range")
         .ttl(LONG)
         .expect("in range");
+    let semaphore = R::semaphore(semaphore);
     let mut permits = vec![
         take(&semaphore).await,
         take(&semaphore).await,
@@ -76,9 +77,9 @@ pub(crate) async fn guards_that_end_in_time_are_counted_as_released<R: Rig>() {
 pub(crate) async fn guards_that_stay_are_lost_at_the_deadline<R: Rig>() {
     let rig = R::start();
     let (old, new) = (rig.handle(), rig.handle());
-    let guard = take(&mutex(&old)).await;
-    let successor = queue(&mutex(&new));
-    until_waiting(&mutex(&new), 1).await;
+    let guard = take(&mutex::<R>(&old)).await;
+    let successor = queue(&mutex::<R>(&new));
+    until_waiting(&mutex::<R>(&new), 1).await;
     let report = promptly(
         "the shutdown ends",
         old.shutdown(Duration::from_millis(200)),
@@ -101,7 +102,7 @@ pub(crate) async fn guards_that_stay_are_lost_at_the_deadline<R: Rig>() {
 pub(crate) async fn a_second_shutdown_is_harmless<R: Rig>() {
     let rig = R::start();
     let handle = rig.handle();
-    let guard = take(&mutex(&handle)).await;
+    let guard = take(&mutex::<R>(&handle)).await;
     let patient = tokio::spawn({
         let handle = handle.clone();
         async move { handle.shutdown(LONG).await }
@@ -123,13 +124,13 @@ pub(crate) async fn the_successor_acquires_promptly<R: Rig>() {
     let rig = R::start();
     let (old, new) = (rig.handle(), rig.handle());
     let guards = [
-        take(&mutex(&old)).await,
-        take(&mutex(&old).keyed("more")).await,
+        take(&mutex::<R>(&old)).await,
+        take(&mutex::<R>(&old).keyed("more")).await,
     ];
-    let waiter = queue(&mutex(&old));
-    until_waiting(&mutex(&new), 1).await;
-    let successor = queue(&mutex(&new));
-    until_waiting(&mutex(&new), 2).await;
+    let waiter = queue(&mutex::<R>(&old));
+    until_waiting(&mutex::<R>(&new), 1).await;
+    let successor = queue(&mutex::<R>(&new));
+    until_waiting(&mutex::<R>(&new), 2).await;
     drop(guards);
     let waiter = served(waiter).await;
     let ending = tokio::spawn(async move { old.shutdown(LONG).await });
@@ -138,8 +139,8 @@ pub(crate) async fn the_successor_acquires_promptly<R: Rig>() {
         .await
         .expect("no panic");
     let successor = served(successor).await;
-    assert_eq!(waiting(&mutex(&new)).await, Some(0));
-    drop((successor, take(&mutex(&new).keyed("more")).await));
+    assert_eq!(waiting(&mutex::<R>(&new)).await, Some(0));
+    drop((successor, take(&mutex::<R>(&new).keyed("more")).await));
     rig.settled().await;
 }
 
@@ -148,7 +149,7 @@ pub(crate) async fn what_was_dropped_at_the_last_moment_is_delivered<R: Rig>() {
     let handle = rig.handle();
     let mut guards = Vec::new();
     for number in 0..50 {
-        guards.push(take(&mutex(&handle).keyed(number)).await);
+        guards.push(take(&mutex::<R>(&handle).keyed(number)).await);
     }
     drop(guards);
     let report = promptly("the shutdown ends", handle.shutdown(LONG)).await;
@@ -157,7 +158,7 @@ pub(crate) async fn what_was_dropped_at_the_last_moment_is_delivered<R: Rig>() {
     let new = rig.handle();
     for number in 0..50 {
         drop(
-            mutex(&new)
+            mutex::<R>(&new)
                 .keyed(number)
                 .try_lock()
                 .await

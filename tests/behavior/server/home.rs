@@ -12,7 +12,8 @@ use tokio::task::JoinSet;
 
 use super::{mutex, semaphore, through};
 use crate::common::{
-    LIMIT, LONG, all_done, give_back, promptly, queue, refusal, served, take, visit, within,
+    LIMIT, LONG, all_done, give_back, promptly, queue, refusal, served, take, until_waiting, visit,
+    within,
 };
 use crate::rig::{Rig, ServerRig};
 use crate::support::history::most_inside;
@@ -373,6 +374,49 @@ async fn a_mutex_passes_from_request_to_request_with_fences_that_rise() {
     let passed: Vec<u64> = gates.iter().map(|gate| gate.kept().passed).collect();
     assert!(passed[0] + passed[1] > 0 && passed[2] == 0, "{passed:?}");
     drop(gates);
+    rig.settled().await;
+}
+
+#[tokio::test]
+async fn a_mutex_without_handoffs_queues_all_who_wait_where_all_processes_see_them() {
+    let rig = ServerRig::start();
+    let handle = rig.handle();
+    let passing = mutex(&handle).local_handoffs(4).expect("in range");
+    let gate = passing.local_handoffs(0).expect("in range");
+    let other = mutex(&rig.handle());
+    let guard = take(&other).await;
+    let mut queued = Vec::new();
+    for place in 1..=3 {
+        queued.push(queue(&gate));
+        until_waiting(&other, place).await;
+    }
+    give_back(guard).await;
+    for next in queued {
+        give_back(served(next).await).await;
+    }
+    rig.settled().await;
+}
+
+#[tokio::test]
+async fn requests_that_come_at_once_find_all_that_is_free_though_none_may_wait() {
+    const ALL: u32 = 8;
+    let rig = ServerRig::start();
+    let gate = keeping(&rig.handle(), ALL).max_waiters(0);
+    let (mut waits, mut tries) = (JoinSet::new(), JoinSet::new());
+    for _ in 0..ALL {
+        let (patient, hasty) = (gate.keyed("patient"), gate.keyed("hasty"));
+        waits.spawn(async move { patient.acquire().await });
+        tries.spawn(async move { hasty.try_acquire().await });
+    }
+    let (waited, tried) = (all_done(waits).await, all_done(tries).await);
+    for permit in waited.iter().chain(&tried) {
+        assert!(permit.is_ok(), "{permit:?}");
+    }
+    let full = refusal(gate.keyed("patient").acquire().await);
+    assert_eq!(full.kind(), RefusalKind::QueueFull);
+    let busy = refusal(gate.keyed("hasty").try_acquire().await);
+    assert_eq!(busy.kind(), RefusalKind::Busy);
+    drop((waited, tried, gate));
     rig.settled().await;
 }
 

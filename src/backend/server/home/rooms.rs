@@ -235,8 +235,10 @@ impl Rooms {
             return Entry::Elsewhere;
         }
         let crowd = u32::try_from(self.waiting.len()).unwrap_or(u32::MAX);
-        let busy = terms.wait == Wait::No && (crowd > 0 || self.held >= self.limit);
-        let full = terms.wait != Wait::No && crowd >= terms.max_waiters;
+        // For so many more the server may have one: who is on its way to it does not wait yet.
+        let spare = self.limit.saturating_sub(self.held);
+        let busy = terms.wait == Wait::No && crowd >= spare;
+        let full = terms.wait != Wait::No && crowd >= terms.max_waiters.max(spare);
         if busy || full {
             let kind = if busy {
                 RefusalKind::Busy

@@ -7,7 +7,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::backend::server::core::Entry;
-use crate::backend::server::reply::{Acquired, Crowd, Ended, Renewed};
+use crate::backend::server::reply::{Acquired, Crowd, Ended, Rechecked, Renewed};
 
 const TTL_MS: u64 = 10_000;
 const CLAIM_MS: u64 = 3_000;
@@ -17,7 +17,10 @@ const CLAIM_MS: u64 = 3_000;
 enum Step {
     Lock {
         waits: bool,
+        keeps: bool,
     },
+    /// A home asks about what is held here.
+    Question,
     GiveUp(usize),
     Release(usize),
     Pass(u64),
@@ -43,6 +46,8 @@ enum Step {
         of: usize,
         left_ms: u64,
     },
+    /// By anybody, with any date.
+    Recall(u64),
     Link {
         up: bool,
         second: bool,
@@ -88,7 +93,9 @@ impl World {
 
 fn steps() -> impl Strategy<Value = Vec<Step>> {
     let step = prop_oneof![
-        4 => any::<bool>().prop_map(|waits| Step::Lock { waits }),
+        4 => any::<(bool, bool)>().prop_map(|(waits, keeps)| Step::Lock { waits, keeps }),
+        2 => Just(Step::Question),
+        1 => any::<u64>().prop_map(Step::Recall),
         1 => any::<usize>().prop_map(Step::GiveUp),
         3 => any::<usize>().prop_map(Step::Release),
         3 => (0..4_000_u64).prop_map(Step::Pass),
@@ -161,7 +168,7 @@ impl Book {
             Some((token, fence, end)) if token == ask.token && end > ms => Some(Acquired::Held {
                 fence: FencingToken::new(fence),
                 left: Duration::from_millis(end - ms),
-                others: false,
+                others: !book.queue.is_empty(),
                 stamp: book.clock,
             }),
             _ => None,
@@ -225,6 +232,18 @@ impl Book {
         found
     }
 
+    fn recheck(&self, ms: u64, tokens: &[Token]) -> Rechecked {
+        let holds = |token: &Token| {
+            let holder = self.holder;
+            holder.is_some_and(|(holder, _, end)| holder == *token && end > ms)
+        };
+        Rechecked {
+            stamp: self.clock,
+            others: !self.queue.is_empty(),
+            held: tokens.iter().map(holds).collect(),
+        }
+    }
+
     fn renew(&mut self, ms: u64, token: Token, fence: u64) -> Renewed {
         match &mut self.holder {
             Some((holder, theirs, end)) if *holder == token && *theirs == fence && *end > ms => {
@@ -242,6 +261,7 @@ enum Said {
     Ended(Ended),
     /// With who held then.
     Renewed(u64, Vec<Renewed>, Option<(Token, u64, u64)>),
+    Rechecked(Rechecked),
 }
 
 struct Play {
@@ -353,7 +373,7 @@ impl Play {
                 }
                 Said::Renewed(self.book.clock, told, self.book.holder)
             }
-            Body::Recheck(_) => unreachable!("nobody keeps what it is granted"),
+            Body::Recheck(recheck) => Said::Rechecked(self.book.recheck(ms, &recheck.tokens)),
             Body::Take(_) | Body::Unbook(_) => unreachable!("quotas have a fuzz of their own"),
         };
         self.said.push((call, said));
@@ -380,6 +400,19 @@ impl Play {
             .acknowledged(desk.now(), call, Ok(value), replicas);
     }
 
+    /// What is lost by the answer to a question is not held by the book, now or ever.
+    fn hear_rechecked(&self, desk: &mut Desk, call: &Call, said: Said) {
+        let held = self.held.iter().filter(|lease| lease.state().is_held());
+        let held: Vec<&Lease> = held.collect();
+        Self::hear(desk, call, Ok(said));
+        let lost = held.iter().filter(|lease| !lease.state().is_held());
+        for lease in lost.filter(|lease| lease.state().deadline() > desk.now()) {
+            let fence = lease.fencing_token().get();
+            let holds = self.book.holder.filter(|(_, holder, _)| *holder == fence);
+            assert_eq!(holds, None, "{lease:?} was lost, and holds by the book");
+        }
+    }
+
     fn hear(desk: &mut Desk, call: &Call, said: Result<Said, Failure>) {
         let now = desk.now();
         match (&call.body, said) {
@@ -391,6 +424,12 @@ impl Play {
             }
             (Body::Renew(renew), Ok(Said::Renewed(stamp, told, _))) => {
                 desk.core.renewed(now, call.sent, renew, Ok((stamp, told)));
+            }
+            (Body::Recheck(recheck), Ok(Said::Rechecked(told))) => {
+                desk.core.rechecked(now, recheck, Ok(told));
+            }
+            (Body::Recheck(recheck), Err(failure)) => {
+                desk.core.rechecked(now, recheck, Err(failure));
             }
             (Body::Acquire(ask), Err(failure)) => {
                 desk.core.acquired(now, call.sent, ask, Err(failure));
@@ -405,12 +444,24 @@ impl Play {
 
     fn step(&mut self, desk: &mut Desk, step: Step) {
         match step {
-            Step::Lock { waits } => {
+            Step::Lock { waits, keeps } => {
                 let wait = if waits { Wait::Unbounded } else { Wait::No };
                 let mut request = Desk::request(wait, TTL_MS);
+                request.terms.kept = u32::from(keeps);
                 request.terms.delay =
                     Delay::new(Duration::from_millis(self.delay_ms)).expect("in range");
                 self.waiting.push(desk.acquire(request).1);
+            }
+            Step::Question => {
+                let held = self.held.iter().map(|lease| lease.state().token());
+                let tokens = held.take(5).collect();
+                let resource = Desk::request(Wait::No, TTL_MS).resource;
+                let question = Command::Recheck { resource, tokens };
+                desk.core.command(desk.now(), question);
+            }
+            Step::Recall(stamp) => {
+                let main = Desk::request(Wait::No, TTL_MS).resource.main().into();
+                desk.core.push(desk.now(), Push::Recall { stamp, main });
             }
             // Dropping it cancels nothing here, as there is no place behind it: what is granted to
             // nobody is given back.
@@ -430,6 +481,8 @@ impl Play {
                 if let Some((call, said)) = pick(&mut self.said, which) {
                     if call.is_acknowledged() {
                         self.hear_acknowledged(desk, call, said, 1);
+                    } else if matches!(call.body, Body::Recheck(_)) {
+                        self.hear_rechecked(desk, &call, said);
                     } else {
                         Self::hear(desk, &call, Ok(said));
                     }

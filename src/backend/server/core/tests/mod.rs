@@ -7,6 +7,7 @@ mod failing;
 mod fuzz;
 mod granting;
 mod holding;
+mod keeping;
 mod outage;
 mod routing;
 mod shutdown;

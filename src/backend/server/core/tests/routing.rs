@@ -106,6 +106,19 @@ fn a_channel_is_kept_as_long_as_somebody_waits() {
 }
 
 #[test]
+fn a_channel_is_kept_as_long_as_somebody_asks_what_becomes_of_its_permits() {
+    let mut desk = listening();
+    let resource = Desk::request(Wait::No, 1000).resource;
+    for _ in 0..60 {
+        desk.pass(1_000);
+        let (resource, tokens) = (Arc::clone(&resource), Vec::new());
+        let question = Command::Recheck { resource, tokens };
+        desk.core.command(desk.now(), question);
+    }
+    assert!(desk.core.take_channels().is_empty());
+}
+
+#[test]
 fn a_new_owner_is_asked_for_all_that_the_former_one_was_at_once() {
     let mut desk = listening();
     let (held, lease) = desk.holder();
