@@ -91,6 +91,9 @@ impl MutexLayer {
 /// The counterpart, for a fleet, of tower's layer of this name. See the [module's docs](super) for
 /// what it answers and how to combine it.
 ///
+/// Where most requests find a permit free, [`Semaphore::keep_permits`] spares them the calls to the
+/// server.
+///
 /// # Examples
 ///
 /// ```no_run

@@ -289,7 +289,7 @@ impl LeaseState {
             .is_ok()
     }
 
-    pub(super) fn lost_reason(&self) -> Option<LostReason> {
+    pub(crate) fn lost_reason(&self) -> Option<LostReason> {
         match self.status.load(Ordering::Acquire) {
             EXPIRED => Some(LostReason::Expired),
             GONE => Some(LostReason::Gone),

@@ -217,7 +217,8 @@ impl Place for Home {
     }
 
     fn cancel(&self, token: Token) {
-        let gone = self.rooms().leave(token.parts().0);
+        let id = token.parts().0;
+        let gone = self.change(Instant::now(), |rooms| rooms.leave(id));
         drop(gone);
     }
 

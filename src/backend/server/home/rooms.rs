@@ -51,6 +51,8 @@ struct Permit {
 struct Slot {
     age: u32,
     permit: Option<Permit>,
+    /// The last permit that was lost in use, with the age of that use: its user may not have looked yet.
+    lost: Option<(u32, Arc<LeaseState>)>,
 }
 
 /// Somebody who waits here.
@@ -309,7 +311,7 @@ impl Rooms {
 
     /// The slot of the use that `mark` names, if that is under way.
     fn slot_in_use(&self, mark: u64) -> Option<u32> {
-        let (slot, age) = (mark as u32, (mark >> AGE) as u32);
+        let (slot, age) = parts(mark);
         let place = self.slots.get(slot as usize)?;
         let used = place.permit.as_ref()?.idle.is_none();
         (used && place.age == age).then_some(slot)
@@ -317,9 +319,17 @@ impl Rooms {
 
     /// What the lease of a use is one use of.
     pub(super) fn whole(&self, mark: u64) -> Option<Arc<LeaseState>> {
-        let slot = self.slot_in_use(mark)?;
-        let permit = self.slots[slot as usize].permit.as_ref()?;
-        Some(Arc::clone(permit.lease.state()))
+        let (slot, age) = parts(mark);
+        let place = self.slots.get(slot as usize)?;
+        match &place.permit {
+            Some(permit) if permit.idle.is_none() && place.age == age => {
+                Some(Arc::clone(permit.lease.state()))
+            }
+            _ => {
+                let lost = place.lost.as_ref().filter(|(lost, _)| *lost == age)?;
+                Some(Arc::clone(&lost.1))
+            }
+        }
     }
 
     /// The use that `mark` names is over.
@@ -600,6 +610,12 @@ impl Rooms {
         for slot in 0..self.slots.len() as u32 {
             let lost = |permit: &mut Permit| !permit.lease.state().is_held();
             if self.permit(slot).is_some_and(lost) {
+                if let Some(place) = self.slots.get_mut(slot as usize)
+                    && let Some(permit) =
+                        place.permit.as_ref().filter(|permit| permit.idle.is_none())
+                {
+                    place.lost = Some((place.age, Arc::clone(permit.lease.state())));
+                }
                 self.idle.retain(|idle| *idle != slot);
                 self.end(slot, None, effects);
             }
@@ -811,4 +827,8 @@ const MAX_AGE: u32 = u32::MAX >> 1;
 
 const fn mark(slot: u32, age: u32) -> u64 {
     (age as u64) << AGE | slot as u64
+}
+
+const fn parts(mark: u64) -> (u32, u32) {
+    (mark as u32, (mark >> AGE) as u32)
 }

@@ -564,6 +564,18 @@ fn a_use_is_lost_with_its_permit() {
     assert_eq!(house.rooms().tally().used, 0);
 }
 
+#[test]
+fn why_a_permit_was_lost_is_told_to_a_user_who_looks_later() {
+    let house = House::new(KEEP, 1);
+    let state = house.arrives();
+    let used = house.holds();
+    assert!(state.lose(LostReason::ShutDown));
+    house.turn();
+    house.arrives();
+    assert!(!used.state().is_held());
+    assert_eq!(used.state().lost_reason(), Some(LostReason::ShutDown));
+}
+
 #[derive(Debug, Clone)]
 enum Event {
     Enter(bool),
