@@ -1,5 +1,5 @@
-//! Exhausts the worlds and prints what it found: `--full` adds the large ones, `--walk` walks
-//! through the large ones at random instead.
+//! Exhausts the worlds and prints what it found: `--full` adds the large ones, `--most N` cuts each
+//! search off at so many generated states, and `--walk` walks through the large ones at random instead.
 
 use std::env;
 use std::fmt::Debug;
@@ -13,7 +13,7 @@ use models::properties;
 use models::worlds;
 use stateright::{Checker, Model, UniformChooser};
 
-/// Generated states, of which about a third are new, after which a search is cut off.
+/// Generated states, of which about a third are new, after which a search is cut off by default.
 const MOST_STATES: usize = 20_000_000;
 
 /// How long each world is walked through.
@@ -21,19 +21,28 @@ const WALK: Duration = Duration::from_secs(10);
 
 fn main() -> ExitCode {
     let asks = |flag: &str| env::args().any(|argument| argument == flag);
+    let mut arguments = env::args().skip_while(|argument| argument != "--most");
+    let most = match arguments.nth(1).map(|most| most.parse()) {
+        None => MOST_STATES,
+        Some(Ok(most)) => most,
+        Some(Err(error)) => {
+            eprintln!("--most takes a number: {error}");
+            return ExitCode::FAILURE;
+        }
+    };
     let mut sound = true;
     println!("| world | states | steps | time | |");
     println!("| --- | --- | --- | --- | --- |");
     if asks("--walk") {
         for config in worlds::large() {
             let walker = model(&config).checker().timeout(WALK);
-            sound &= report(config.name, || {
+            sound &= report(config.name, most, || {
                 walker.spawn_simulation(1, UniformChooser).join()
             });
         }
         for world in home::worlds::large() {
             let walker = fleet(world).checker().timeout(WALK);
-            sound &= report(world.name, || {
+            sound &= report(world.name, most, || {
                 walker.spawn_simulation(1, UniformChooser).join()
             });
         }
@@ -44,12 +53,12 @@ fn main() -> ExitCode {
             homes.extend(home::worlds::large());
         }
         for config in configs {
-            let searcher = model(&config).checker().target_state_count(MOST_STATES);
-            sound &= report(config.name, || searcher.spawn_bfs().join());
+            let searcher = model(&config).checker().target_state_count(most);
+            sound &= report(config.name, most, || searcher.spawn_bfs().join());
         }
         for world in homes {
-            let searcher = fleet(world).checker().target_state_count(MOST_STATES);
-            sound &= report(world.name, || searcher.spawn_bfs().join());
+            let searcher = fleet(world).checker().target_state_count(most);
+            sound &= report(world.name, most, || searcher.spawn_bfs().join());
         }
     }
     if sound {
@@ -73,14 +82,14 @@ const fn fleet(world: home::World) -> Fleet {
     }
 }
 
-fn report<M: Model, C: Checker<M>>(name: &str, check: impl FnOnce() -> C) -> bool
+fn report<M: Model, C: Checker<M>>(name: &str, most: usize, check: impl FnOnce() -> C) -> bool
 where
     M::State: Clone + Debug + PartialEq,
     M::Action: Clone + Debug + PartialEq,
 {
     let start = Instant::now();
     let checker = check();
-    let cut = if checker.state_count() >= MOST_STATES {
+    let cut = if checker.state_count() >= most {
         "cut off"
     } else {
         ""
