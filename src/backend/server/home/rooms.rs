@@ -143,6 +143,8 @@ pub(super) struct Rooms {
     /// The slots of idle permits, the one that has been so for the shortest time last.
     idle: VecDeque<u32>,
     held: u32,
+    /// By their marks, the uses that are not over though their permits were lost: they are to tell why.
+    lost: BTreeMap<u64, Arc<LeaseState>>,
     waiting: BTreeMap<u64, Waiter>,
     ends: BTreeSet<(Instant, u64)>,
     last_waiter: u64,
@@ -184,6 +186,7 @@ impl Rooms {
             free: Vec::new(),
             idle: VecDeque::new(),
             held: 0,
+            lost: BTreeMap::new(),
             waiting: BTreeMap::new(),
             ends: BTreeSet::new(),
             last_waiter: 0,
@@ -317,7 +320,9 @@ impl Rooms {
 
     /// What the lease of a use is one use of.
     pub(super) fn whole(&self, mark: u64) -> Option<Arc<LeaseState>> {
-        let slot = self.slot_in_use(mark)?;
+        let Some(slot) = self.slot_in_use(mark) else {
+            return self.lost.get(&mark).map(Arc::clone);
+        };
         let permit = self.slots[slot as usize].permit.as_ref()?;
         Some(Arc::clone(permit.lease.state()))
     }
@@ -331,6 +336,7 @@ impl Rooms {
     ) -> Effects {
         let mut effects = Effects::default();
         let Some(slot) = self.slot_in_use(mark) else {
+            self.lost.remove(&mark);
             if let Some(answer) = answer {
                 // It was lost, and is forgotten.
                 let _ = answer.send(Ok(Release::NoLongerHeld));
@@ -598,11 +604,19 @@ impl Rooms {
     /// Forgets what was lost: it is ended already.
     fn sweep(&mut self, effects: &mut Effects) {
         for slot in 0..self.slots.len() as u32 {
-            let lost = |permit: &mut Permit| !permit.lease.state().is_held();
-            if self.permit(slot).is_some_and(lost) {
-                self.idle.retain(|idle| *idle != slot);
-                self.end(slot, None, effects);
+            let place = &self.slots[slot as usize];
+            let Some(permit) = &place.permit else {
+                continue;
+            };
+            let state = permit.lease.state();
+            if state.is_held() {
+                continue;
             }
+            if permit.idle.is_none() {
+                self.lost.insert(mark(slot, place.age), Arc::clone(state));
+            }
+            self.idle.retain(|idle| *idle != slot);
+            self.end(slot, None, effects);
         }
     }
 

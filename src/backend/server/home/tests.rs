@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
+use futures_util::FutureExt as _;
 use proptest::prelude::*;
 use tokio::sync::oneshot;
 use tokio::sync::oneshot::error::TryRecvError;
@@ -434,6 +435,29 @@ fn a_lease_that_comes_too_late_is_given_to_nobody() {
         .arrived(house.now(), lease, None, Duration::from_secs(5));
     effects.run();
     assert!(pends(&mut first));
+}
+
+#[test]
+fn a_use_whose_permit_was_lost_tells_why_whenever_it_is_asked() {
+    let house = House::new(KEEP, 1);
+    let (_, mut first) = house.waits();
+    house.turn();
+    let state = house.arrives();
+    let used = lease_of(&mut first);
+    assert!(state.lose(LostReason::ShutDown));
+    // The agent looks before anybody else does.
+    house.turn();
+    assert_eq!(house.rooms().tally().used, 0);
+    assert!(!used.state().is_held());
+    let reason = used.state().lost().now_or_never();
+    assert_eq!(reason, Some(LostReason::ShutDown));
+    // Another one is in its place.
+    let (_, mut second) = house.waits();
+    house.turn();
+    house.arrives();
+    let next = lease_of(&mut second);
+    drop(used);
+    assert!(next.state().is_held());
 }
 
 #[test]
