@@ -19,7 +19,7 @@ use super::others::{Others, QUESTION};
 use crate::backend::server::call::MOST_RECHECKED;
 use crate::backend::server::core::retry_in;
 use crate::backend::{Keep, Kept, Place, ReleaseAnswer, Terms, Wait};
-use crate::error::{BackendError, LockError, Refusal, RefusalKind};
+use crate::error::{BackendError, BackendErrorKind, LockError, Refusal, RefusalKind};
 use crate::lease::{Lease, LeaseState, Release};
 use crate::time::Instant;
 use crate::token::{FencingToken, Token};
@@ -523,10 +523,18 @@ impl Rooms {
                 self.retry_at = now.after(retry_in(self.attempts, 128));
                 self.attempts = self.attempts.saturating_add(1);
                 // Who has an answer of its own, or no end to its wait, is told now. Who has time goes
-                // on hoping.
+                // on hoping, where waiting can help.
+                let passes = matches!(
+                    cause.kind(),
+                    BackendErrorKind::Unreachable
+                        | BackendErrorKind::TimedOut
+                        | BackendErrorKind::ServerBusy
+                        | BackendErrorKind::NotServing
+                );
                 let told = |(id, waiter): (&u64, &Waiter)| {
-                    let hopeless = waiter.terms.bridge.is_some()
-                        || waiter.terms.wait == Wait::Unbounded && waiter.since <= started;
+                    let patient = passes && waiter.terms.wait != Wait::Unbounded;
+                    let hopeless =
+                        waiter.terms.bridge.is_some() || !patient && waiter.since <= started;
                     (hopeless || Some(*id) == tries).then_some(*id)
                 };
                 self.waiting.iter().filter_map(told).collect()

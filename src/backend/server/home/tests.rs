@@ -438,6 +438,27 @@ fn a_lease_that_comes_too_late_is_given_to_nobody() {
 }
 
 #[test]
+fn who_has_time_is_told_at_once_of_what_no_time_will_mend() {
+    for (kind, hopes) in [
+        (BackendErrorKind::TimedOut, true),
+        (BackendErrorKind::NotPermitted, false),
+    ] {
+        let house = House::new(KEEP, 1);
+        let limit = Wait::AtMost(Duration::from_secs(30));
+        let Err(Ok((_, mut answer))) = house.enter(limit) else {
+            panic!("it was to wait")
+        };
+        house.turn();
+        let error = BackendError::new(kind, "by a test".to_owned(), None);
+        let effects = house
+            .rooms()
+            .returned(house.now(), error.into(), None, house.now());
+        effects.run();
+        assert_eq!(pends(&mut answer), hopes, "{kind:?}");
+    }
+}
+
+#[test]
 fn a_use_whose_permit_was_lost_tells_why_whenever_it_is_asked() {
     let house = House::new(KEEP, 1);
     let (_, mut first) = house.waits();
