@@ -71,7 +71,7 @@ fn random(test: u64) -> Random {
 }
 
 /// Whether the gates are such that their processes keep permits, and hand locks on among their own
-/// requests.
+/// requests. `scripts/test` says which rows hold there, and why others don't.
 fn keeps() -> bool {
     std::env::var_os("PORTCULLIS_FAULTS_KEEP").is_some_and(|value| value == "1")
 }
