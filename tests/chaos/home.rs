@@ -205,7 +205,10 @@ pub(crate) async fn leftovers_on(
             "hash" => redis::from_redis_value(ask(&["HKEYS", &key]).await).unwrap_or_default(),
             _ => vec![format!("a {kind}")],
         };
-        let mut stray = fields.iter().filter(|field| *field != "S" && *field != "L");
+        let counters = ["S", "L", "K"];
+        let mut stray = fields
+            .iter()
+            .filter(|field| !counters.contains(&field.as_str()));
         if let Some(field) = stray.next() {
             let all = if kind == "hash" {
                 ask(&["HGETALL", &key]).await

@@ -50,6 +50,9 @@ const KEEPING: Habits = Habits {
     ..Habits::PLAIN
 };
 
+/// How many processes of a hundred keep permits, where some do: whether one does is its seed's affair.
+const SOME: u64 = 60;
+
 /// How many problems of one run are worth reading.
 const TOLD: usize = 20;
 
@@ -191,6 +194,15 @@ async fn judge<S: Home>(world: &Arc<World<S>>, observer: Option<Observer>, stall
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn acquisitions_by_a_fleet_that_drops_and_crashes_and_loses_its_subscriptions_end_well() {
+    acquisitions_end_well(0).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn acquisitions_by_a_fleet_that_keeps_permits_and_crashes_end_well() {
+    acquisitions_end_well(SOME).await;
+}
+
+async fn acquisitions_end_well(keepers: u64) {
     listen();
     let seed = seed();
     let enough =
@@ -205,7 +217,8 @@ async fn acquisitions_by_a_fleet_that_drops_and_crashes_and_loses_its_subscripti
         Place::semaphore("s4", 4, ttl),
     ];
     let gates = (0, places.len());
-    let world = World::start(Server::start(), seed, places, 8, (500, 500));
+    let timeouts = (500, 500);
+    let world = World::start_keeping(Server::start(), seed, places, 8, timeouts, keepers);
     let world = Arc::new(world);
     world.quiet.store(0, std::sync::atomic::Ordering::Relaxed);
     let observer = Observer::start(world.server.port(), true);
@@ -228,21 +241,28 @@ async fn acquisitions_by_a_fleet_that_drops_and_crashes_and_loses_its_subscripti
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_is_given_up_leaves_nothing_though_requests_overtake_each_other() {
-    give_up_in_rounds(Server::start(), number("PORTCULLIS_CHAOS_SECONDS", 20) / 2).await;
+    let seconds = number("PORTCULLIS_CHAOS_SECONDS", 20) / 2;
+    give_up_in_rounds(Server::start(), seconds, 0).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_given_up_leaves_nothing_where_permits_are_kept() {
+    let seconds = number("PORTCULLIS_CHAOS_SECONDS", 20) / 4;
+    give_up_in_rounds(Server::start(), seconds, 100).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_is_given_up_leaves_nothing_on_any_server_of_a_quorum() {
     let seconds = number("PORTCULLIS_CHAOS_SECONDS", 20).div_ceil(4);
     let servers = Quorum::start(None).without_quarantine();
-    give_up_in_rounds(servers, seconds).await;
+    give_up_in_rounds(servers, seconds, 0).await;
 }
 
-async fn give_up_in_rounds<S: Remote>(server: S, seconds: u64) {
+async fn give_up_in_rounds<S: Remote>(server: S, seconds: u64, keepers: u64) {
     listen();
     let seed = seed();
     let end = Instant::now() + Duration::from_secs(seconds);
-    let world = World::start(server, seed, Vec::new(), 3, (150, 400));
+    let world = World::start_keeping(server, seed, Vec::new(), 3, (150, 400), keepers);
     let world = Arc::new(world);
     let rounds = (0..3).map(async |slot| {
         let mut random = Random::stream(seed, slot as u64);
@@ -270,9 +290,17 @@ async fn give_up_in_rounds<S: Remote>(server: S, seconds: u64) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_fleet_under_random_faults() {
+    under_random_faults(number("PORTCULLIS_CHAOS_SECONDS", 20), 0).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_fleet_of_which_some_keep_permits_under_random_faults() {
+    under_random_faults(number("PORTCULLIS_CHAOS_SECONDS", 20), SOME).await;
+}
+
+async fn under_random_faults(seconds: u64, keepers: u64) {
     listen();
     let seed = seed();
-    let seconds = number("PORTCULLIS_CHAOS_SECONDS", 20);
     let mut random = Random::new(seed);
     // Short ones end more often.
     let mut ttl = || {
@@ -301,7 +329,8 @@ async fn a_fleet_under_random_faults() {
         println!("{place:?}");
     }
     let processes = 4;
-    let world = World::start(Server::start(), seed, places, processes, (150, 900));
+    let timeouts = (150, 900);
+    let world = World::start_keeping(Server::start(), seed, places, processes, timeouts, keepers);
     let world = Arc::new(world);
     let observer = Observer::start(world.server.port(), false);
     let stalls = Stalls::watch();

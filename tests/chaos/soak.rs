@@ -18,7 +18,7 @@ use crate::task::Habits;
 use crate::trace::Observer;
 use crate::watch::{self, Stalls};
 use crate::world::{Place, World};
-use crate::{Fleet, KEEPING, PATIENCE, listen, now, number, seed};
+use crate::{Fleet, KEEPING, PATIENCE, SOME, listen, now, number, seed};
 
 /// For how long of a minute there are faults. The rest is long enough to find who is stuck.
 const FAULTY: Duration = Duration::from_secs(42);
@@ -168,7 +168,9 @@ impl Soak {
         let before = now().saturating_sub(KEPT);
         for taken in world.taken().iter().filter(|taken| !taken.foreign) {
             let floor = &mut self.floors[taken.gate];
-            if taken.hold.asked >= before && taken.hold.fence <= *floor {
+            // A permit that is kept has none.
+            let fenced = taken.hold.fence > 0;
+            if fenced && taken.hold.asked >= before && taken.hold.fence <= *floor {
                 let late = format!("fence {} after {floor}", taken.hold.fence);
                 problems.push(format!("{}: {late}", world.places[taken.gate].name));
             }
@@ -301,7 +303,8 @@ async fn a_fleet_that_goes_on_for_long() {
     let minutes = number("PORTCULLIS_SOAK_MINUTES", 1).max(1);
     let places = places(&mut Random::new(seed));
     let kept = places.len() - 8;
-    let world = World::start(Server::start(), seed, places, PROCESSES, (150, 900));
+    let timeouts = (150, 900);
+    let world = World::start_keeping(Server::start(), seed, places, PROCESSES, timeouts, SOME);
     let world = Arc::new(world);
     let observer = Observer::start(world.server.port(), false);
     let stalls = Stalls::watch();

@@ -198,7 +198,12 @@ pub(crate) fn verdict<S: Home>(
     patience: u64,
 ) -> Vec<String> {
     let mut problems = world.problems();
-    let (losses, silences, cuts) = (world.losses(), world.silences(), world.cuts());
+    let (mut losses, silences, cuts) = (world.losses(), world.silences(), world.cuts());
+    if world.believes_longer() > 0 {
+        for loss in &mut losses {
+            loss.to += world.believes_longer() + patience;
+        }
+    }
     let outages = world.outages();
     let mut taken = judge::cut_short(world.taken(), &cuts);
     if S::EXACT {
@@ -247,12 +252,19 @@ pub(crate) fn verdict<S: Home>(
                 extract(world, &crowd)
             ));
         }
-        if let Err(problem) = history::fences_rise(&holds(&ours)) {
+        // A kept permit of a semaphore has none.
+        let fenced = |taken: &[judge::Taken]| {
+            let fenced = |taken: &&judge::Taken| {
+                taken.hold.fence > 0 || place.kind != Kind::Semaphore || !world.keeps(place)
+            };
+            taken.iter().filter(fenced).cloned().collect::<Vec<_>>()
+        };
+        if let Err(problem) = history::fences_rise(&holds(&fenced(&ours))) {
             problems.push(format!("{}: {problem}", place.name));
         }
         let alone = judge::outside_losses(&ours, &losses);
         if S::ORDERED
-            && let Err((problem, crowd)) = judge::limits_kept(&alone)
+            && let Err((problem, crowd)) = judge::limits_kept(&fenced(&alone))
         {
             problems.push(format!(
                 "{}: {problem}\n{}",
@@ -293,6 +305,7 @@ pub(crate) fn verdict<S: Home>(
             })
             .collect();
         if S::ORDERED
+            && !world.keeps(place)
             && let Err(problem) = history::order_kept(&waits)
         {
             problems.push(format!("{}: {problem}", place.name));

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use portcullis::{LeaseMode, LockError, Lost, Portcullis, Releasing};
+use portcullis::{Keeping, LeaseMode, LockError, Lost, Portcullis, Releasing};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
@@ -149,6 +149,8 @@ pub(crate) struct Process<S: Home = Server> {
     pub(crate) gates: Portcullis,
     pub(crate) proxy: S::Proxy,
     pub(crate) timeout: Duration,
+    /// It keeps permits for its own next requests, and hands mutexes on among them.
+    keeps: bool,
     /// It has crashed: its tasks are to stop where they stand.
     pub(crate) dead: CancellationToken,
     kept: Mutex<Vec<Gate>>,
@@ -164,6 +166,12 @@ impl<S: Home> Process<S> {
                     .expect(right)
                     .lease(ask.mode)
                     .expect(right);
+                let passes = self.keeps && place.kind == Kind::Mutex;
+                let mutex = if passes && ask.mode == LeaseMode::Renewed {
+                    mutex.local_handoffs(4).expect(right)
+                } else {
+                    mutex
+                };
                 match ask.max_wait {
                     None => Box::pin(async move { mutex.lock().await.map(Guard::Mutex) }),
                     Some(Duration::ZERO) => {
@@ -181,6 +189,11 @@ impl<S: Home> Process<S> {
                     .expect(right)
                     .lease(ask.mode)
                     .expect(right);
+                let semaphore = if self.keeps && ask.mode == LeaseMode::Renewed {
+                    semaphore.keep_permits(Keeping::default()).expect(right)
+                } else {
+                    semaphore
+                };
                 let semaphore = match ask.max_wait {
                     None => semaphore,
                     Some(wait) => semaphore.max_wait(wait),
@@ -283,6 +296,8 @@ pub(crate) struct World<S: Home = Server> {
     waiting: Mutex<HashMap<usize, Waiting>>,
     log: Mutex<Log>,
     timeouts: (u64, u64),
+    /// How many processes of a hundred keep permits.
+    keepers: u64,
     seed: u64,
 }
 
@@ -313,6 +328,18 @@ impl<S: Home> World<S> {
         processes: usize,
         timeouts: (u64, u64),
     ) -> Self {
+        Self::start_keeping(server, seed, places, processes, timeouts, 0)
+    }
+
+    /// The same, where of a hundred processes so many keep permits.
+    pub(crate) fn start_keeping(
+        server: S,
+        seed: u64,
+        places: Vec<Place>,
+        processes: usize,
+        timeouts: (u64, u64),
+        keepers: u64,
+    ) -> Self {
         let world = Self {
             server,
             progress: places.iter().map(|_| AtomicU64::new(now())).collect(),
@@ -328,6 +355,7 @@ impl<S: Home> World<S> {
             waiting: Mutex::default(),
             log: Mutex::default(),
             timeouts,
+            keepers,
             seed,
         };
         let fleet = (0..processes).map(|_| world.start_process()).collect();
@@ -339,12 +367,15 @@ impl<S: Home> World<S> {
         let number = self.started.fetch_add(1, Ordering::Relaxed);
         let mut random = Random::stream(self.seed, 1_000_000 + number as u64);
         let timeout = random.millis(self.timeouts.0, self.timeouts.1 + 1);
+        // Drawn last, and not at all where nobody does, so that the plans stay.
+        let keeps = self.keepers > 0 && random.chance(self.keepers);
         let (gates, proxy) = self.server.connect(timeout);
         Arc::new(Process {
             number,
             gates,
             proxy,
             timeout,
+            keeps,
             dead: CancellationToken::new(),
             kept: Mutex::default(),
         })
@@ -550,6 +581,18 @@ impl<S: Home> World<S> {
             .filter(|(at, _)| (from..=to).contains(at))
             .cloned()
             .collect()
+    }
+
+    /// Whether processes keep permits of a gate: then who came first in one process may be served after
+    /// who came later in another.
+    pub(crate) fn keeps(&self, place: &Place) -> bool {
+        self.keepers > 0 && place.kind != Kind::Exact
+    }
+
+    /// For how long after a loss of data somebody may go on using what was lost, in ns: until it has
+    /// asked.
+    pub(crate) fn believes_longer(&self) -> u64 {
+        if self.keepers > 0 { 50_000_000 } else { 0 }
     }
 
     /// The longest that a gate with waiters may stand still when nothing is broken any more.

@@ -33,7 +33,7 @@ mod skew;
 
 use std::time::{Duration, Instant};
 
-use portcullis::{BackendError, BackendErrorKind, Builder, Mutex, Portcullis, Semaphore};
+use portcullis::{BackendError, BackendErrorKind, Builder, Keeping, Mutex, Portcullis, Semaphore};
 
 use self::common::{LIMIT, LONG};
 use self::leftovers::ask;
@@ -70,13 +70,27 @@ fn random(test: u64) -> Random {
     Random::stream(seed, test)
 }
 
+/// Whether the gates are such that their processes keep permits, and hand locks on among their own
+/// requests. `scripts/test` says which rows hold there, and why others don't.
+fn keeps() -> bool {
+    std::env::var_os("PORTCULLIS_FAULTS_KEEP").is_some_and(|value| value == "1")
+}
+
 fn mutex(handle: &Portcullis, ttl: Duration) -> Mutex {
-    handle.mutex("withdraw").ttl(ttl).expect("in range")
+    let mutex = handle.mutex("withdraw").ttl(ttl).expect("in range");
+    let handoffs = if keeps() { 4 } else { 0 };
+    mutex.local_handoffs(handoffs).expect("it is renewed")
 }
 
 fn semaphore(handle: &Portcullis, limit: u32, ttl: Duration) -> Semaphore {
     let semaphore = handle.semaphore("reports", limit).expect("in range");
-    semaphore.ttl(ttl).expect("in range")
+    let semaphore = semaphore.ttl(ttl).expect("in range");
+    if keeps() {
+        let kept = semaphore.keep_permits(Keeping::default());
+        kept.expect("they are renewed")
+    } else {
+        semaphore
+    }
 }
 
 fn through(proxy: &Proxy) -> Builder {

@@ -152,7 +152,11 @@ async fn a_command_that_is_denied_is_told_and_leaves_nothing_for_good() {
     }
     within(3 * LIMIT, "all are done", tasks.join_all()).await;
     let mut connection = rig.server.connection();
-    assert_eq!(immortal(&mut connection), Vec::<String>::new());
+    // What keeps permits gives up a place that nobody needs any more a moment later.
+    wait_for("nothing stays", LIMIT, async || {
+        immortal(&mut connection).is_empty()
+    })
+    .await;
     // With the right given, each of them is as good as new.
     for (command, limited) in COMMANDS.iter().zip(&handles) {
         let allowed = format!("+{command}");

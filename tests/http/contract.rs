@@ -116,6 +116,33 @@ impl<const N: usize> Place for Fixture<N> {
     }
 }
 
+/// A server, of which this process keeps permits, and hands locks on among its own requests.
+pub(crate) struct Keeping(Fixture<1>);
+
+impl Place for Keeping {
+    const ROUNDS: usize = 30;
+
+    fn start() -> Self {
+        Self(Fixture::new())
+    }
+
+    fn gates(&self) -> &Portcullis {
+        &self.0.gates
+    }
+
+    fn semaphore(&self, limit: u32) -> Semaphore {
+        let kept = self
+            .0
+            .semaphore(limit)
+            .keep_permits(portcullis::Keeping::default());
+        kept.expect("they are renewed")
+    }
+
+    fn mutex(&self) -> Mutex {
+        self.0.mutex().local_handoffs(4).expect("it is renewed")
+    }
+}
+
 /// This process' memory.
 pub(crate) struct InMemory {
     pub(crate) server: MemoryServer,
@@ -163,6 +190,7 @@ macro_rules! in_each_place {
     ($(everywhere { $($all:ident,)* })? $(but_on_a_quorum { $($some:ident,)* })?) => {
         $crate::contract::in_a_place! { on_a_server, $crate::fixture::Fixture<1>; $($($all,)*)? $($($some,)*)? }
         $($crate::contract::in_a_place! { on_a_quorum, $crate::fixture::Fixture<5>; $($all,)* })?
+        $($crate::contract::in_a_place! { where_permits_are_kept, $crate::contract::Keeping; $($all,)* })?
         $crate::contract::in_a_place! { in_memory, $crate::contract::InMemory; $($($all,)*)? $($($some,)*)? }
     };
 }

@@ -81,7 +81,7 @@ async fn gate_calls(cluster: &Cluster, node: usize) -> u64 {
     calls.sum()
 }
 
-async fn role(cluster: &Cluster, node: usize) -> String {
+pub(super) async fn role(cluster: &Cluster, node: usize) -> String {
     match cluster.nodes[node].try_command(&["ROLE"]).await {
         Ok(Value::Array(role)) => match role.first() {
             Some(Value::BulkString(role)) => String::from_utf8_lossy(role).into_owned(),

@@ -3,6 +3,7 @@
 mod check;
 mod failover;
 mod finding;
+mod home;
 mod migration;
 mod pools;
 mod preloaded;
@@ -17,7 +18,7 @@ use std::time::{Duration, Instant};
 use portcullis::{Builder, Mutex, Portcullis};
 use tokio::task::JoinSet;
 
-use crate::common::LONG;
+use crate::common::{Gate, Guard as _, LONG};
 use crate::support::{Cluster, History, Hold, wait_for};
 
 /// Whether its servers know channels of slots.
@@ -70,6 +71,15 @@ struct Load {
 impl Load {
     /// Each handle has two tasks at each gate, so that somebody always waits.
     fn start(handles: &[Portcullis], names: &[String]) -> Self {
+        Self::at(handles, names, lock)
+    }
+
+    /// The same, at gates that are made so.
+    fn at<G: Gate>(
+        handles: &[Portcullis],
+        names: &[String],
+        gate: impl Fn(&Portcullis, &str) -> G,
+    ) -> Self {
         let mut load = Self {
             ended: Arc::new(AtomicBool::new(false)),
             tasks: JoinSet::new(),
@@ -79,7 +89,7 @@ impl Load {
         for handle in handles {
             for (name, history) in names.iter().zip(&load.histories) {
                 for _ in 0..2 {
-                    let (gate, history) = (lock(handle, name), history.clone());
+                    let (gate, history) = (gate(handle, name), history.clone());
                     let (ended, releases) = (Arc::clone(&load.ended), Arc::clone(&load.releases));
                     load.tasks.spawn(async move {
                         while !ended.load(Ordering::Relaxed) {
@@ -130,13 +140,18 @@ impl Load {
     }
 
     /// Ends it, and judges what happened. A task that was refused or failed has panicked.
-    async fn end(mut self) -> Vec<History> {
+    async fn end(self) -> Vec<History> {
+        let histories = self.end_unjudged().await;
+        for history in &histories {
+            history.assert_sound(1);
+        }
+        histories
+    }
+
+    async fn end_unjudged(mut self) -> Vec<History> {
         self.ended.store(true, Ordering::Relaxed);
         while let Some(task) = self.tasks.join_next().await {
             task.expect("nobody failed");
-        }
-        for history in &self.histories {
-            history.assert_sound(1);
         }
         self.histories
     }
@@ -151,12 +166,12 @@ struct Releases {
 }
 
 /// Goes in and out once, and writes it down.
-async fn visit(gate: &Mutex, history: &History, releases: &Releases) {
+async fn visit<G: Gate>(gate: &G, history: &History, releases: &Releases) {
     let asked = History::now();
-    let guard = gate.lock().await.expect("its turn comes");
+    let guard = gate.enter().await.expect("its turn comes");
     let acquired = History::now();
     tokio::task::yield_now().await;
-    let (ended, fence) = (History::now(), guard.fencing_token().get());
+    let (ended, fence) = (History::now(), guard.fence());
     history.held(Hold {
         asked,
         acquired,
@@ -165,7 +180,7 @@ async fn visit(gate: &Mutex, history: &History, releases: &Releases) {
         weight: 1,
     });
     let begun = Instant::now();
-    if let Err(error) = guard.release().await {
+    if let Err(error) = guard.give_back().await {
         eprintln!("not answered in time: {error}");
         releases.unanswered.fetch_add(1, Ordering::Relaxed);
     }

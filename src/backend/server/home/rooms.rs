@@ -19,7 +19,7 @@ use super::others::{Others, QUESTION};
 use crate::backend::server::call::MOST_RECHECKED;
 use crate::backend::server::core::retry_in;
 use crate::backend::{Keep, Kept, Place, ReleaseAnswer, Terms, Wait};
-use crate::error::{BackendError, LockError, Refusal, RefusalKind};
+use crate::error::{BackendError, BackendErrorKind, LockError, Refusal, RefusalKind};
 use crate::lease::{Lease, LeaseState, Release};
 use crate::time::Instant;
 use crate::token::{FencingToken, Token};
@@ -51,8 +51,6 @@ struct Permit {
 struct Slot {
     age: u32,
     permit: Option<Permit>,
-    /// The last permit that was lost in use, with the age of that use: its user may not have looked yet.
-    lost: Option<(u32, Arc<LeaseState>)>,
 }
 
 /// Somebody who waits here.
@@ -145,6 +143,8 @@ pub(super) struct Rooms {
     /// The slots of idle permits, the one that has been so for the shortest time last.
     idle: VecDeque<u32>,
     held: u32,
+    /// By their marks, the uses that are not over though their permits were lost: they are to tell why.
+    lost: BTreeMap<u64, Arc<LeaseState>>,
     waiting: BTreeMap<u64, Waiter>,
     ends: BTreeSet<(Instant, u64)>,
     last_waiter: u64,
@@ -186,6 +186,7 @@ impl Rooms {
             free: Vec::new(),
             idle: VecDeque::new(),
             held: 0,
+            lost: BTreeMap::new(),
             waiting: BTreeMap::new(),
             ends: BTreeSet::new(),
             last_waiter: 0,
@@ -319,17 +320,11 @@ impl Rooms {
 
     /// What the lease of a use is one use of.
     pub(super) fn whole(&self, mark: u64) -> Option<Arc<LeaseState>> {
-        let (slot, age) = parts(mark);
-        let place = self.slots.get(slot as usize)?;
-        match &place.permit {
-            Some(permit) if permit.idle.is_none() && place.age == age => {
-                Some(Arc::clone(permit.lease.state()))
-            }
-            _ => {
-                let lost = place.lost.as_ref().filter(|(lost, _)| *lost == age)?;
-                Some(Arc::clone(&lost.1))
-            }
-        }
+        let Some(slot) = self.slot_in_use(mark) else {
+            return self.lost.get(&mark).map(Arc::clone);
+        };
+        let permit = self.slots[slot as usize].permit.as_ref()?;
+        Some(Arc::clone(permit.lease.state()))
     }
 
     /// The use that `mark` names is over.
@@ -341,6 +336,7 @@ impl Rooms {
     ) -> Effects {
         let mut effects = Effects::default();
         let Some(slot) = self.slot_in_use(mark) else {
+            self.lost.remove(&mark);
             if let Some(answer) = answer {
                 // It was lost, and is forgotten.
                 let _ = answer.send(Ok(Release::NoLongerHeld));
@@ -527,10 +523,18 @@ impl Rooms {
                 self.retry_at = now.after(retry_in(self.attempts, 128));
                 self.attempts = self.attempts.saturating_add(1);
                 // Who has an answer of its own, or no end to its wait, is told now. Who has time goes
-                // on hoping.
+                // on hoping, where waiting can help.
+                let passes = matches!(
+                    cause.kind(),
+                    BackendErrorKind::Unreachable
+                        | BackendErrorKind::TimedOut
+                        | BackendErrorKind::ServerBusy
+                        | BackendErrorKind::NotServing
+                );
                 let told = |(id, waiter): (&u64, &Waiter)| {
-                    let hopeless = waiter.terms.bridge.is_some()
-                        || waiter.terms.wait == Wait::Unbounded && waiter.since <= started;
+                    let patient = passes && waiter.terms.wait != Wait::Unbounded;
+                    let hopeless =
+                        waiter.terms.bridge.is_some() || !patient && waiter.since <= started;
                     (hopeless || Some(*id) == tries).then_some(*id)
                 };
                 self.waiting.iter().filter_map(told).collect()
@@ -608,17 +612,19 @@ impl Rooms {
     /// Forgets what was lost: it is ended already.
     fn sweep(&mut self, effects: &mut Effects) {
         for slot in 0..self.slots.len() as u32 {
-            let lost = |permit: &mut Permit| !permit.lease.state().is_held();
-            if self.permit(slot).is_some_and(lost) {
-                if let Some(place) = self.slots.get_mut(slot as usize)
-                    && let Some(permit) =
-                        place.permit.as_ref().filter(|permit| permit.idle.is_none())
-                {
-                    place.lost = Some((place.age, Arc::clone(permit.lease.state())));
-                }
-                self.idle.retain(|idle| *idle != slot);
-                self.end(slot, None, effects);
+            let place = &self.slots[slot as usize];
+            let Some(permit) = &place.permit else {
+                continue;
+            };
+            let state = permit.lease.state();
+            if state.is_held() {
+                continue;
             }
+            if permit.idle.is_none() {
+                self.lost.insert(mark(slot, place.age), Arc::clone(state));
+            }
+            self.idle.retain(|idle| *idle != slot);
+            self.end(slot, None, effects);
         }
     }
 

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
+use futures_util::FutureExt as _;
 use proptest::prelude::*;
 use tokio::sync::oneshot;
 use tokio::sync::oneshot::error::TryRecvError;
@@ -434,6 +435,50 @@ fn a_lease_that_comes_too_late_is_given_to_nobody() {
         .arrived(house.now(), lease, None, Duration::from_secs(5));
     effects.run();
     assert!(pends(&mut first));
+}
+
+#[test]
+fn who_has_time_is_told_at_once_of_what_no_time_will_mend() {
+    for (kind, hopes) in [
+        (BackendErrorKind::TimedOut, true),
+        (BackendErrorKind::NotPermitted, false),
+    ] {
+        let house = House::new(KEEP, 1);
+        let limit = Wait::AtMost(Duration::from_secs(30));
+        let Err(Ok((_, mut answer))) = house.enter(limit) else {
+            panic!("it was to wait")
+        };
+        house.turn();
+        let error = BackendError::new(kind, "by a test".to_owned(), None);
+        let effects = house
+            .rooms()
+            .returned(house.now(), error.into(), None, house.now());
+        effects.run();
+        assert_eq!(pends(&mut answer), hopes, "{kind:?}");
+    }
+}
+
+#[test]
+fn a_use_whose_permit_was_lost_tells_why_whenever_it_is_asked() {
+    let house = House::new(KEEP, 1);
+    let (_, mut first) = house.waits();
+    house.turn();
+    let state = house.arrives();
+    let used = lease_of(&mut first);
+    assert!(state.lose(LostReason::ShutDown));
+    // The agent looks before anybody else does.
+    house.turn();
+    assert_eq!(house.rooms().tally().used, 0);
+    assert!(!used.state().is_held());
+    let reason = used.state().lost().now_or_never();
+    assert_eq!(reason, Some(LostReason::ShutDown));
+    // Another one is in its place.
+    let (_, mut second) = house.waits();
+    house.turn();
+    house.arrives();
+    let next = lease_of(&mut second);
+    drop(used);
+    assert!(next.state().is_held());
 }
 
 #[test]
