@@ -10,11 +10,14 @@
 //! 3. A lease that was ended is given back, however often it takes.
 //! 4. A take is decided once: it is repeated only if it surely did not run.
 
+mod errand;
+mod intake;
 mod keep;
 mod local;
 pub(crate) mod memory;
 pub(crate) mod quorum;
 pub(crate) mod server;
+mod shutdown;
 mod take;
 mod thread;
 mod turns;

@@ -3,6 +3,18 @@
 use std::future::Future;
 use std::io;
 
+use crate::error::ConfigError;
+
+/// Starts the thread of a handle.
+pub(super) fn start<F: Future<Output = ()>>(
+    work: impl FnOnce() -> F + Send + 'static,
+) -> Result<(), ConfigError> {
+    spawn(work).map_err(|error| {
+        let problem = format!("it can't be started ({error})");
+        ConfigError::new("background thread", problem)
+    })
+}
+
 /// Starts a thread that runs what `work` makes. It makes its runtime itself: one that could not be
 /// handed over would be dropped here, and runtimes must not be dropped on another's threads.
 pub(super) fn spawn<F: Future<Output = ()>>(

@@ -4,13 +4,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::mpsc::error::TryRecvError;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
-use tokio::time::sleep;
 
 use super::call::{Call, token_of};
-use super::core::{Command, Core};
+use super::core::Core;
 use super::line::{Line, News, Order};
+use crate::backend::errand::Errand;
+use crate::backend::intake::Intake;
 use crate::backend::server::core::Channel;
 use crate::backend::server::inbox::{Inbox, Listener};
 use crate::backend::server::reply::Failure;
@@ -20,13 +20,8 @@ use crate::key::Prefix;
 use crate::time::Instant;
 use crate::token::Instance;
 
-/// How many commands or events are taken at a time.
-const INTAKE: usize = 64;
 /// How often a silent server is tried.
 const PROBE: Duration = Duration::from_millis(200);
-/// Leases are looked at this often though no timer is due: timers stand still while a machine is
-/// suspended.
-const LOOK: Duration = Duration::from_secs(1);
 
 /// What the tasks of this thread report, of which server.
 #[derive(Debug)]
@@ -91,45 +86,25 @@ impl Driver {
     /// Runs until every handle is dropped and what they left is cleaned up, or can't be.
     pub(super) async fn run(
         mut self,
-        mut commands: UnboundedReceiver<Command>,
-        mut events: UnboundedReceiver<Event>,
+        commands: UnboundedReceiver<Errand>,
+        events: UnboundedReceiver<Event>,
     ) {
-        let mut asked = Vec::with_capacity(INTAKE);
-        let mut heard = Vec::with_capacity(INTAKE);
+        let mut intake = Intake::new(commands, events);
         loop {
-            let timer = sleep(self.until_timer());
-            tokio::select! {
-                biased;
-                _ = events.recv_many(&mut heard, INTAKE) => {}
-                _ = commands.recv_many(&mut asked, INTAKE), if self.last.is_none() => {}
-                () = timer => {}
-            }
-            // What has come on the other channel meanwhile shares the same writes.
-            while heard.len() < INTAKE
-                && let Ok(event) = events.try_recv()
-            {
-                heard.push(event);
-            }
-            while asked.len() < INTAKE {
-                match commands.try_recv() {
-                    Ok(command) => asked.push(command),
-                    Err(TryRecvError::Empty) => break,
-                    Err(TryRecvError::Disconnected) => {
-                        let last = Instant::now().after(self.grace());
-                        self.last.get_or_insert(last);
-                        break;
-                    }
-                }
+            intake.take(self.next_timer()).await;
+            if intake.is_deserted() {
+                let last = Instant::now().after(self.settings.grace());
+                self.last.get_or_insert(last);
             }
             let now = Instant::now();
-            for event in heard.drain(..) {
+            for event in intake.heard.drain(..) {
                 self.event(now, event);
             }
-            if !asked.is_empty() && self.lines.is_empty() {
+            if !intake.asked.is_empty() && self.lines.is_empty() {
                 self.start_lines();
             }
-            for command in asked.drain(..) {
-                self.core.command(now, command);
+            for errand in intake.asked.drain(..) {
+                self.core.errand(now, errand);
             }
             self.core.tick(now);
             self.probe(now);
@@ -144,15 +119,9 @@ impl Driver {
         }
     }
 
-    /// How long is spent on what is left when nobody is.
-    fn grace(&self) -> Duration {
-        self.settings.connect_timeout + 2 * self.settings.command_timeout
-    }
-
-    fn until_timer(&self) -> Duration {
+    fn next_timer(&self) -> Instant {
         let timers = self.core.next_timer().into_iter().chain(self.last);
-        let next = timers.chain([self.probe_at]).min().unwrap_or(Instant::FAR);
-        next.since(Instant::now()).min(LOOK)
+        timers.chain([self.probe_at]).min().unwrap_or(Instant::FAR)
     }
 
     fn start_lines(&mut self) {

@@ -22,16 +22,16 @@ use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 use tokio::sync::oneshot;
 
 use self::check::Panel;
-use self::core::{Command, Core, Options};
+use self::core::{Core, Options};
 use self::driver::Driver;
 pub(crate) use self::script::all as scripts;
+use super::errand::{Errand, ThreadPlace};
 use super::local::Local;
-use super::server::call::Request;
 use super::server::check::attend::{Look, attend};
 use super::server::{Origin, Settings};
 use super::{
     Acquire, Backend, CheckAnswer, Place, ReleaseAnswer, ShutdownReport, Take, Taking, Terms,
-    Waiting, thread,
+    thread,
 };
 use crate::error::{BackendError, BackendErrorKind, ConfigError};
 use crate::key::{Prefix, Resource, Subject};
@@ -66,7 +66,7 @@ impl Default for QuorumSettings {
 /// A handle's way to its background thread.
 pub(crate) struct QuorumBackend {
     servers: usize,
-    commands: UnboundedSender<Command>,
+    commands: UnboundedSender<Errand>,
     looks: UnboundedSender<Look>,
     local: Local,
 }
@@ -112,12 +112,7 @@ impl QuorumBackend {
             // Fails if it panicked, of which nothing follows for anybody here.
             let _ = looking.await;
         };
-        thread::spawn(work).map_err(|error| {
-            ConfigError::new(
-                "background thread",
-                format!("it can't be started ({error})"),
-            )
-        })?;
+        thread::start(work)?;
         Ok(Arc::new(Self {
             servers,
             commands,
@@ -169,8 +164,7 @@ impl Backend for QuorumBackend {
     fn place(&self, resource: Resource) -> Arc<dyn Place> {
         Arc::new(QuorumPlace {
             servers: self.servers,
-            commands: self.commands.clone(),
-            resource: Arc::new(resource),
+            votes: ThreadPlace::new(&self.commands, Arc::new(resource)),
         })
     }
 
@@ -201,7 +195,7 @@ impl Backend for QuorumBackend {
     fn shutdown(&self, deadline: Duration, answer: oneshot::Sender<ShutdownReport>) {
         // The thread outlives every handle, so this only fails if it has panicked; then all futures
         // say so.
-        let _ = self.commands.send(Command::Shutdown { deadline, answer });
+        let _ = self.commands.send(Errand::Shutdown { deadline, answer });
     }
 }
 
@@ -214,17 +208,10 @@ impl fmt::Debug for QuorumBackend {
 }
 
 /// One gate on all servers.
+#[derive(Debug)]
 struct QuorumPlace {
     servers: usize,
-    commands: UnboundedSender<Command>,
-    resource: Arc<Resource>,
-}
-
-impl QuorumPlace {
-    /// Fails as the backend's own sending does.
-    fn tell(&self, command: Command) {
-        let _ = self.commands.send(command);
-    }
+    votes: ThreadPlace<Errand>,
 }
 
 impl Place for QuorumPlace {
@@ -234,40 +221,19 @@ impl Place for QuorumPlace {
             let text = format!(
                 "acquiring `{}`: of {limit} permits a quorum of {servers} servers tolerates no \
                  failure; take fewer permits, or more servers",
-                self.resource.gate
+                self.votes.resource().gate
             );
             let error = BackendError::new(BackendErrorKind::Unsupported, text, None);
             return Acquire::Ready(Err(error.into()));
         }
-        let Ok(token) = Token::draw() else {
-            return Acquire::Ready(Err(BackendError::no_randomness().into()));
-        };
-        let (sender, answer) = oneshot::channel();
-        self.tell(Command::Acquire {
-            token,
-            request: Request {
-                resource: Arc::clone(&self.resource),
-                terms: *terms,
-            },
-            place: Arc::clone(myself),
-            answer: sender,
-        });
-        Acquire::Waiting(Waiting::new(answer, Arc::clone(myself), token))
+        self.votes.acquire(myself, terms)
     }
 
     fn cancel(&self, token: Token) {
-        self.tell(Command::Cancel(token));
+        self.votes.cancel(token);
     }
 
     fn release(&self, token: Token, answer: Option<oneshot::Sender<ReleaseAnswer>>) {
-        self.tell(Command::Release { token, answer });
-    }
-}
-
-impl fmt::Debug for QuorumPlace {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("QuorumPlace")
-            .field(&self.resource.gate)
-            .finish()
+        self.votes.release(token, answer);
     }
 }

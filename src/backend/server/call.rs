@@ -8,7 +8,7 @@ use redis::Cmd;
 
 use super::reply::Trace;
 use super::script::{Publish, Script, Verb};
-use crate::backend::{self, Op, Terms};
+use crate::backend::{self, Op};
 use crate::key::{Kind, Prefix, Resource, Shared, Subject, Tag};
 use crate::rate_limit::{Id, Method};
 use crate::time::Instant;
@@ -17,13 +17,6 @@ use crate::token::{FencingToken, Instance, Token};
 /// How long a waiter without a deadline of its own may stand in the queue. The client asks again
 /// long before.
 pub(in crate::backend) const LONGEST_WAIT: Duration = Duration::from_secs(24 * 60 * 60);
-
-/// What one acquire asks for, and where.
-#[derive(Debug, Clone)]
-pub(in crate::backend) struct Request {
-    pub(in crate::backend) resource: Arc<Resource>,
-    pub(in crate::backend) terms: Terms,
-}
 
 /// One request, with all that its answer needs to be understood.
 #[derive(Debug)]

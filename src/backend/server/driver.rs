@@ -3,12 +3,10 @@
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
-use std::time::Duration;
 
 use redis::{Pipeline, RedisError, Value};
-use tokio::sync::mpsc::error::TryRecvError;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
-use tokio::time::{sleep, timeout};
+use tokio::time::timeout;
 
 use super::Settings;
 use super::acknowledger::Acknowledger;
@@ -25,18 +23,14 @@ use super::origin::{Origin, Term, moved};
 use super::recent::Recent;
 use super::reply::{self, Failure};
 use super::weather::{Change, Weather};
+use crate::backend::intake::Intake;
 use crate::key::Prefix;
 use crate::time::Instant;
 use crate::token::Instance;
 
-/// How many commands or events are taken at a time, and how many requests share a write: large
-/// enough to spare system calls under load, small enough that the server works on the first while
-/// the next are packed.
-const INTAKE: usize = 64;
+/// How many requests share a write: fewer than commands are taken at a time, so that the server
+/// works on the first while the next are packed.
 const BATCH: usize = 16;
-/// Leases are looked at this often though no timer is due: timers stand still while a machine is
-/// suspended.
-const LOOK: Duration = Duration::from_secs(1);
 
 /// What the tasks of this thread report.
 #[derive(Debug)]
@@ -168,48 +162,27 @@ impl Driver {
     /// Runs until every handle is dropped and what they left is cleaned up, or can't be.
     pub(super) async fn run(
         mut self,
-        mut commands: UnboundedReceiver<Command>,
-        mut events: UnboundedReceiver<Event>,
+        commands: UnboundedReceiver<Command>,
+        events: UnboundedReceiver<Event>,
     ) {
         self.watch_terms();
-        let mut asked = Vec::with_capacity(INTAKE);
-        let mut heard = Vec::with_capacity(INTAKE);
+        let mut intake = Intake::new(commands, events);
         loop {
-            let timer = sleep(self.until_timer());
-            tokio::select! {
-                biased;
-                _ = events.recv_many(&mut heard, INTAKE) => {}
-                _ = commands.recv_many(&mut asked, INTAKE), if self.last.is_none() => {}
-                () = timer => {}
-            }
-            // What has come on the other channel meanwhile shares the same write.
-            while heard.len() < INTAKE
-                && let Ok(event) = events.try_recv()
-            {
-                heard.push(event);
-            }
-            while asked.len() < INTAKE {
-                match commands.try_recv() {
-                    Ok(command) => asked.push(command),
-                    Err(TryRecvError::Empty) => break,
-                    // Known before any event is looked at that came after.
-                    Err(TryRecvError::Disconnected) => {
-                        let last = Instant::now().after(self.grace());
-                        self.last.get_or_insert(last);
-                        break;
-                    }
-                }
+            intake.take(self.next_timer()).await;
+            if intake.is_deserted() {
+                let last = Instant::now().after(self.settings.grace());
+                self.last.get_or_insert(last);
             }
             // Read when all have been taken: a wait whose length counts from before it was asked for
             // would end too early.
             let now = Instant::now();
-            for event in heard.drain(..) {
+            for event in intake.heard.drain(..) {
                 self.event(now, event);
             }
-            if !asked.is_empty() {
+            if !intake.asked.is_empty() {
                 self.connect_all(now);
             }
-            for command in asked.drain(..) {
+            for command in intake.asked.drain(..) {
                 self.core.command(now, command);
             }
             self.core.tick(now);
@@ -244,29 +217,18 @@ impl Driver {
         });
     }
 
-    /// How long is spent on what is left when nobody is.
-    fn grace(&self) -> Duration {
-        self.settings.connect_timeout + 2 * self.settings.command_timeout
-    }
-
-    fn until_timer(&self) -> Duration {
+    fn next_timer(&self) -> Instant {
         let retries = self.links.iter().filter_map(|link| match link {
             Link::Down { retry_at, .. } => Some(*retry_at),
             Link::Idle | Link::Connecting { .. } | Link::Up { .. } => None,
         });
-        let timers = self
-            .core
-            .next_timer()
-            .into_iter()
-            .chain(self.core.shutdown_timer());
-        let next = retries
-            .chain(timers)
+        retries
+            .chain(self.core.next_timer())
             .chain(self.last)
             .chain([self.probe_at])
             .chain(self.cluster.as_ref().map(Cluster::next_look))
             .min()
-            .unwrap_or(Instant::FAR);
-        next.since(Instant::now()).min(LOOK)
+            .unwrap_or(Instant::FAR)
     }
 
     fn event(&mut self, now: Instant, event: Event) {

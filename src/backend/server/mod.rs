@@ -35,7 +35,6 @@ use std::time::Duration;
 use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 use tokio::sync::oneshot;
 
-use self::call::Request;
 use self::check::Inspector;
 use self::check::attend::{Look, attend};
 pub(crate) use self::cluster::seeds::Seeds;
@@ -45,15 +44,13 @@ use self::home::Homes;
 pub(crate) use self::origin::{Origin, Source};
 pub(in crate::backend) use self::origin::{Reign, Term};
 pub(crate) use self::script::Script;
+use super::errand::{Errand, ThreadPlace};
 use super::local::Local;
-use super::{
-    Acquire, Backend, CheckAnswer, Keep, Place, ReleaseAnswer, ShutdownReport, Take, Taking, Terms,
-    Waiting, thread,
-};
-use crate::error::{BackendError, ConfigError};
+use super::{Backend, CheckAnswer, Keep, Place, ShutdownReport, Take, Taking, thread};
+use crate::error::ConfigError;
 use crate::key::{Prefix, Resource, Subject};
 use crate::time::Clock;
-use crate::token::{Instance, Token};
+use crate::token::Instance;
 
 /// What a user can set of the connections.
 #[derive(Debug, Clone)]
@@ -93,6 +90,11 @@ impl Default for Settings {
 }
 
 impl Settings {
+    /// How long a thread spends on what is left when nobody is.
+    pub(super) fn grace(&self) -> Duration {
+        self.connect_timeout + 2 * self.command_timeout
+    }
+
     pub(super) fn check(&self) -> Result<(), ConfigError> {
         let timeouts = Duration::from_millis(10)..=Duration::from_secs(60);
         if !(1..=4).contains(&self.connections) {
@@ -133,6 +135,9 @@ impl Settings {
         Ok(())
     }
 }
+
+/// One gate on the server.
+type ServerPlace = ThreadPlace<Command>;
 
 /// A handle's way to its background thread.
 pub(crate) struct ServerBackend {
@@ -184,12 +189,7 @@ impl ServerBackend {
             // Fails if it panicked, of which nothing follows for anybody here.
             let _ = looking.await;
         };
-        thread::spawn(work).map_err(|error| {
-            ConfigError::new(
-                "background thread",
-                format!("it can't be started ({error})"),
-            )
-        })?;
+        thread::start(work)?;
         Ok(Arc::new(Self {
             commands,
             looks,
@@ -201,10 +201,7 @@ impl ServerBackend {
 
 impl Backend for ServerBackend {
     fn place(&self, resource: Resource) -> Arc<dyn Place> {
-        Arc::new(ServerPlace {
-            commands: self.commands.clone(),
-            resource: Arc::new(resource),
-        })
+        Arc::new(ServerPlace::new(&self.commands, Arc::new(resource)))
     }
 
     fn home(&self, resource: Resource, keep: Keep, limit: u32) -> Arc<dyn Place> {
@@ -242,7 +239,9 @@ impl Backend for ServerBackend {
         self.homes.close();
         // The thread outlives every handle, so this only fails if it has panicked; then all futures
         // say so.
-        let _ = self.commands.send(Command::Shutdown { deadline, answer });
+        let _ = self
+            .commands
+            .send(Errand::Shutdown { deadline, answer }.into());
     }
 }
 
@@ -256,53 +255,5 @@ impl Drop for ServerBackend {
     /// No gate is left, so nobody asks for what is kept.
     fn drop(&mut self) {
         self.homes.close();
-    }
-}
-
-/// One gate on the server.
-struct ServerPlace {
-    commands: UnboundedSender<Command>,
-    resource: Arc<Resource>,
-}
-
-impl ServerPlace {
-    /// Fails as the backend's own sending does.
-    fn tell(&self, command: Command) {
-        let _ = self.commands.send(command);
-    }
-}
-
-impl Place for ServerPlace {
-    fn acquire(&self, myself: &Arc<dyn Place>, terms: &Terms) -> Acquire {
-        let Ok(token) = Token::draw() else {
-            return Acquire::Ready(Err(BackendError::no_randomness().into()));
-        };
-        let (sender, answer) = oneshot::channel();
-        self.tell(Command::Acquire {
-            token,
-            request: Request {
-                resource: Arc::clone(&self.resource),
-                terms: *terms,
-            },
-            place: Arc::clone(myself),
-            answer: sender,
-        });
-        Acquire::Waiting(Waiting::new(answer, Arc::clone(myself), token))
-    }
-
-    fn cancel(&self, token: Token) {
-        self.tell(Command::Cancel(token));
-    }
-
-    fn release(&self, token: Token, answer: Option<oneshot::Sender<ReleaseAnswer>>) {
-        self.tell(Command::Release { token, answer });
-    }
-}
-
-impl fmt::Debug for ServerPlace {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("ServerPlace")
-            .field(&self.resource.gate)
-            .finish()
     }
 }

@@ -282,7 +282,7 @@ impl Core {
             && ending.held.is_some()
             && (done || ending.released > 0)
         {
-            shutdown.report.released += 1;
+            shutdown.released += 1;
         }
     }
 }

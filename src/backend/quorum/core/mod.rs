@@ -30,54 +30,28 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::oneshot;
-
 use self::ending::Ending;
 use self::gates::Gate;
 use self::health::Server;
 use self::holding::Holder;
-use self::shutdown::Shutdown;
 use self::waiting::Waiter;
 use super::arrival::Arrival;
 use super::call::{Body, Call};
 use super::reply;
+use crate::backend::errand::Errand;
 use crate::backend::server::Settings;
 use crate::backend::server::backoff::Backoff;
-use crate::backend::server::call::Request;
 use crate::backend::server::core::timers::Timers;
 use crate::backend::server::core::{Channel, garbled};
 use crate::backend::server::reply::failure::Trouble;
 use crate::backend::server::reply::{Failure, Garbled, Reply};
-use crate::backend::{Place, ReleaseAnswer, ShutdownReport};
-use crate::error::LockError;
+use crate::backend::shutdown::{Closing, Shutdown};
 use crate::key::Resource;
-use crate::lease::Lease;
 use crate::time::{Instant, Ttl};
 use crate::token::{ByToken, Token};
 
 /// Before who waits asks again after it gave way to strangers, or after a server could not serve.
 const AGAIN: Backoff = Backoff::new(Duration::from_millis(25), Duration::from_secs(1));
-
-/// What a caller asks of the background thread.
-#[derive(Debug)]
-pub(super) enum Command {
-    Acquire {
-        token: Token,
-        request: Request,
-        /// Where the lease is given back to.
-        place: Arc<dyn Place>,
-        answer: oneshot::Sender<Result<Lease, LockError>>,
-    },
-    Cancel(Token),
-    Release {
-        token: Token,
-        answer: Option<oneshot::Sender<ReleaseAnswer>>,
-    },
-    Shutdown {
-        deadline: Duration,
-        answer: oneshot::Sender<ShutdownReport>,
-    },
-}
 
 /// What a user can set of a quorum, beside what concerns each connection.
 #[derive(Debug, Clone)]
@@ -165,20 +139,21 @@ impl Core {
     pub(super) fn next_timer(&self) -> Option<Instant> {
         let timers = self.timers.next().into_iter();
         let timers = timers.chain(self.silence_at());
-        timers.chain(self.shutdown_timer()).min()
+        let shutdown = self.shutdown.as_ref().and_then(Shutdown::timer);
+        timers.chain(shutdown).min()
     }
 
-    pub(super) fn command(&mut self, now: Instant, command: Command) {
-        match command {
-            Command::Acquire {
+    pub(super) fn errand(&mut self, now: Instant, errand: Errand) {
+        match errand {
+            Errand::Acquire {
                 token,
                 request,
                 place,
                 answer,
             } => self.acquire(now, token, request, place, answer),
-            Command::Cancel(token) => self.cancel(now, token),
-            Command::Release { token, answer } => self.release(now, token, answer),
-            Command::Shutdown { deadline, answer } => self.shut_down(now, deadline, answer),
+            Errand::Cancel(token) => self.cancel(now, token),
+            Errand::Release { token, answer } => self.release(now, token, answer),
+            Errand::Shutdown { deadline, answer } => self.shut_down(now, deadline, answer),
         }
     }
 

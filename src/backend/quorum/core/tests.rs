@@ -8,12 +8,14 @@ use std::sync::mpsc::{Receiver as Released, Sender as Release, channel};
 
 use proptest::prelude::*;
 use redis::Value;
+use tokio::sync::oneshot;
 
 use super::*;
 use crate::backend::quorum::call::Mode;
-use crate::backend::{Acquire, Terms, Wait};
+use crate::backend::{Acquire, Place, ReleaseAnswer, Terms, Wait};
+use crate::error::LockError;
 use crate::key::{Kind, Prefix};
-use crate::lease::{LeaseMode, LeaseState};
+use crate::lease::{Lease, LeaseMode, LeaseState};
 use crate::time::Delay;
 
 const MS: u64 = 1_000_000;
@@ -432,11 +434,11 @@ impl World {
             kept: 0,
         };
         self.owners.borrow_mut().insert(token, process);
-        self.cores[process].command(
+        self.cores[process].errand(
             self.now,
-            Command::Acquire {
+            Errand::Acquire {
                 token,
-                request: crate::backend::server::call::Request {
+                request: crate::backend::errand::Request {
                     resource: Arc::clone(&self.resource),
                     terms,
                 },
@@ -488,7 +490,7 @@ impl World {
         drop(task.held);
         drop(task.answer);
         if waits {
-            self.cores[task.process].command(self.now, Command::Cancel(task.token));
+            self.cores[task.process].errand(self.now, Errand::Cancel(task.token));
         }
         self.take_back();
         self.pick_up(task.process);
@@ -496,11 +498,11 @@ impl World {
 
     fn take_back(&mut self) {
         while let Ok((process, token)) = self.released.try_recv() {
-            let release = Command::Release {
+            let release = Errand::Release {
                 token,
                 answer: None,
             };
-            self.cores[process].command(self.now, release);
+            self.cores[process].errand(self.now, release);
             self.pick_up(process);
         }
     }

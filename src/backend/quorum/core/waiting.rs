@@ -7,9 +7,9 @@ use tokio::sync::oneshot;
 
 use super::vote::{Grant, Seen, Vote};
 use super::{Core, Entry};
+use crate::backend::errand::Request;
 use crate::backend::quorum::call::Who;
 use crate::backend::quorum::rule;
-use crate::backend::server::call::Request;
 use crate::backend::{Place, Wait};
 use crate::error::{LockError, Refusal, RefusalKind};
 use crate::lease::Lease;

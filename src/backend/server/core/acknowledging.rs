@@ -12,6 +12,7 @@ use super::{Core, Entry};
 use crate::backend::server::advice;
 use crate::backend::server::call::{Body, Call, Renew};
 use crate::backend::server::reply::{self, Failure, Renewed};
+use crate::backend::shutdown::Closing;
 use crate::error::{BackendError, BackendErrorKind};
 use crate::time::Instant;
 use crate::token::{FencingToken, Token};

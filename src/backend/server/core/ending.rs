@@ -6,7 +6,8 @@ use tokio::sync::oneshot;
 
 use super::failing::{Progress, Stage};
 use super::{Core, Due, Entry, Open, one_more, retry_in};
-use crate::backend::server::call::{Body, Call, End, LONGEST_WAIT, Request};
+use crate::backend::errand::Request;
+use crate::backend::server::call::{Body, Call, End, LONGEST_WAIT};
 use crate::backend::server::home::News;
 use crate::backend::server::reply::{Ended, Failure};
 use crate::backend::{ReleaseAnswer, Wait};
@@ -250,7 +251,7 @@ impl Core {
             && ending.held.is_some()
             && done
         {
-            shutdown.report.released += 1;
+            shutdown.released += 1;
         }
     }
 }

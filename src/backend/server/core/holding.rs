@@ -8,7 +8,8 @@ use tokio::sync::oneshot;
 
 use super::{Core, Entry, Open};
 use crate::backend::ReleaseAnswer;
-use crate::backend::server::call::{Renew, Request};
+use crate::backend::errand::Request;
+use crate::backend::server::call::Renew;
 use crate::backend::server::reply::{Failure, Renewed};
 use crate::key::Tag;
 use crate::lease::{LeaseState, LostReason, Release, log_loss};

@@ -45,7 +45,6 @@ use self::hearing::Ears;
 use self::holding::Holder;
 use self::outage::Breaker;
 pub(super) use self::routes::{NOWHERE, Routes};
-use self::shutdown::Shutdown;
 use self::speaking::TagState;
 pub(super) use self::taking::Asked;
 use self::taking::Taker;
@@ -54,15 +53,16 @@ use self::unbooking::{Booked, Unbooking};
 use self::waiting::Waiter;
 use super::Settings;
 use super::backoff::Backoff;
-use super::call::{Body, Call, Request};
+use super::call::{Body, Call};
 use super::clock::ServerClock;
 use super::home::News;
 use super::reply::failure::Trouble;
 use super::reply::{self, Failure, Garbled, Push, Reply};
-use crate::backend::{Place, ReleaseAnswer, ShutdownReport, Taken, Turns};
+use crate::backend::errand::Errand;
+use crate::backend::shutdown::{Closing, Shutdown};
+use crate::backend::{Taken, Turns};
 use crate::error::{BackendErrorKind, LockError};
 use crate::key::{Resource, Tag};
-use crate::lease::Lease;
 use crate::time::Instant;
 use crate::token::{ByToken, Token};
 
@@ -87,18 +87,7 @@ fn one_more(attempts: u32, failure: &Failure) -> u32 {
 /// What a caller asks of the background thread.
 #[derive(Debug)]
 pub(super) enum Command {
-    Acquire {
-        token: Token,
-        request: Request,
-        /// Where the lease is given back to.
-        place: Arc<dyn Place>,
-        answer: oneshot::Sender<Result<Lease, LockError>>,
-    },
-    Cancel(Token),
-    Release {
-        token: Token,
-        answer: Option<oneshot::Sender<ReleaseAnswer>>,
-    },
+    Errand(Errand),
     /// Whether others wait at a gate, and which of these leases the server knows: asked once, since
     /// whoever keeps them asks again.
     Recheck {
@@ -114,10 +103,12 @@ pub(super) enum Command {
         id: u64,
         came: bool,
     },
-    Shutdown {
-        deadline: Duration,
-        answer: oneshot::Sender<ShutdownReport>,
-    },
+}
+
+impl From<Errand> for Command {
+    fn from(errand: Errand) -> Self {
+        Self::Errand(errand)
+    }
 }
 
 /// What to listen to, or no longer.
@@ -309,7 +300,8 @@ impl Core {
     }
 
     pub(super) fn next_timer(&self) -> Option<Instant> {
-        self.timers.next()
+        let shutdown = self.shutdown.as_ref().and_then(Shutdown::timer);
+        self.timers.next().into_iter().chain(shutdown).min()
     }
 
     /// The connection that carries a tag's calls: always the same one, so that they run in the
@@ -324,18 +316,24 @@ impl Core {
 
     pub(super) fn command(&mut self, now: Instant, command: Command) {
         match command {
-            Command::Acquire {
+            Command::Errand(errand) => self.errand(now, errand),
+            Command::Recheck { resource, tokens } => self.recheck(now, resource, tokens),
+            Command::Take { take, answer } => self.take(now, *take, answer),
+            Command::EndTurn { id, came } => self.end_turn(now, id, came),
+        }
+    }
+
+    pub(super) fn errand(&mut self, now: Instant, errand: Errand) {
+        match errand {
+            Errand::Acquire {
                 token,
                 request,
                 place,
                 answer,
             } => self.acquire(now, token, request, place, answer),
-            Command::Cancel(token) => self.cancel(now, token),
-            Command::Release { token, answer } => self.release(now, token, answer),
-            Command::Recheck { resource, tokens } => self.recheck(now, resource, tokens),
-            Command::Take { take, answer } => self.take(now, *take, answer),
-            Command::EndTurn { id, came } => self.end_turn(now, id, came),
-            Command::Shutdown { deadline, answer } => self.shut_down(now, deadline, answer),
+            Errand::Cancel(token) => self.cancel(now, token),
+            Errand::Release { token, answer } => self.release(now, token, answer),
+            Errand::Shutdown { deadline, answer } => self.shut_down(now, deadline, answer),
         }
     }
 

@@ -7,7 +7,8 @@ use tokio::sync::oneshot;
 
 use super::failing::{Progress, Stage};
 use super::{Core, Due, Entry, Open, one_more, retry_in};
-use crate::backend::server::call::{Ask, Body, Call, Request};
+use crate::backend::errand::Request;
+use crate::backend::server::call::{Ask, Body, Call};
 use crate::backend::server::reply::{Acquired, Crowd, Failure};
 use crate::backend::{Place, Wait};
 use crate::error::{BackendError, BackendErrorKind, LockError, Refusal, RefusalKind};

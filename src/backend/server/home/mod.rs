@@ -73,10 +73,7 @@ impl Homes {
             myself: Weak::clone(myself),
             homes: Arc::clone(self),
             limit,
-            seat: Arc::new(ServerPlace {
-                commands: commands.clone(),
-                resource: Arc::clone(&resource),
-            }),
+            seat: Arc::new(ServerPlace::new(commands, Arc::clone(&resource))),
             commands: commands.clone(),
             resource,
             wake: Notify::new(),

@@ -194,7 +194,7 @@ fn while_the_two_connections_lead_to_different_servers_the_grant_is_asked_for_wi
 fn an_acknowledgement_of_what_was_given_up_meanwhile_changes_nothing() {
     let mut desk = Desk::with_replicas();
     let (token, mut answer, call) = granted_first(&mut desk);
-    desk.core.command(desk.now(), Command::Cancel(token));
+    desk.core.errand(desk.now(), Errand::Cancel(token));
     let ending = desk.call();
     assert_eq!(end(&ending).token, token);
     desk.acknowledged(call, &[10_000], 1);

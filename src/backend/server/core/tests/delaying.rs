@@ -160,9 +160,9 @@ fn a_shutdown_leaves_it_to_the_server_and_does_not_wait() {
     let (_, lease) = holder(&mut desk);
     let (sender, mut report) = oneshot::channel();
     let deadline = Duration::from_secs(1);
-    desk.core.command(
+    desk.core.errand(
         desk.now(),
-        Command::Shutdown {
+        Errand::Shutdown {
             deadline,
             answer: sender,
         },

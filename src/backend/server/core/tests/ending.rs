@@ -10,7 +10,7 @@ fn a_dropped_acquire_under_way_is_ended_with_the_latest_moment_it_may_run_at() {
     let latest = ask(&call).latest_ms;
     assert_eq!(latest, SERVER + 500);
     drop(answer);
-    desk.core.command(desk.now(), Command::Cancel(token));
+    desk.core.errand(desk.now(), Errand::Cancel(token));
     let ending = desk.call();
     assert_eq!(
         (end(&ending).token, end(&ending).latest_ms),
@@ -35,7 +35,7 @@ fn a_dropped_acquire_whose_answer_was_missed_is_ended_with_its_latest_moment() {
     let later = ask(&second).latest_ms;
     assert!(later > latest);
     desk.queued(second, 5, 5, 5000);
-    desk.core.command(desk.now(), Command::Cancel(token));
+    desk.core.errand(desk.now(), Errand::Cancel(token));
     // The second one was answered; the first may still be under way.
     assert_eq!(end(&desk.call()).latest_ms, later);
 }
@@ -44,7 +44,7 @@ fn a_dropped_acquire_whose_answer_was_missed_is_ended_with_its_latest_moment() {
 fn a_dropped_acquire_that_was_answered_needs_no_tombstone() {
     let mut desk = Desk::new();
     let (token, _answer) = desk.queued_waiter();
-    desk.core.command(desk.now(), Command::Cancel(token));
+    desk.core.errand(desk.now(), Errand::Cancel(token));
     assert_eq!(end(&desk.call()).latest_ms, 0);
 }
 
@@ -87,9 +87,9 @@ fn a_release_tells_whether_the_lease_still_held() {
         let (token, lease) = desk.holder();
         assert!(lease.state().finish());
         let (sender, mut answer) = oneshot::channel();
-        desk.core.command(
+        desk.core.errand(
             desk.now(),
-            Command::Release {
+            Errand::Release {
                 token,
                 answer: Some(sender),
             },
@@ -109,9 +109,9 @@ fn a_release_that_is_not_answered_says_so_and_goes_on() {
     let (token, lease) = desk.holder();
     assert!(lease.state().finish());
     let (sender, mut answer) = oneshot::channel();
-    desk.core.command(
+    desk.core.errand(
         desk.now(),
-        Command::Release {
+        Errand::Release {
             token,
             answer: Some(sender),
         },
@@ -146,9 +146,9 @@ fn a_release_whose_answer_was_lost_still_counts_as_one() {
         let (token, lease) = desk.holder();
         assert!(lease.state().finish());
         let (sender, mut answer) = oneshot::channel();
-        desk.core.command(
+        desk.core.errand(
             desk.now(),
-            Command::Release {
+            Errand::Release {
                 token,
                 answer: Some(sender),
             },
@@ -173,11 +173,11 @@ fn an_end_that_the_server_refuses_is_told_at_once_and_repeated() {
     let (token, lease) = desk.holder();
     assert!(lease.state().finish());
     let (sender, mut answer) = oneshot::channel();
-    let release = Command::Release {
+    let release = Errand::Release {
         token,
         answer: Some(sender),
     };
-    desk.core.command(desk.now(), release);
+    desk.core.errand(desk.now(), release);
     let call = desk.call();
     desk.fail(
         call,
@@ -196,7 +196,7 @@ fn an_end_that_the_server_refuses_is_told_at_once_and_repeated() {
 fn a_place_whose_end_is_refused_is_ended_when_that_is_mended() {
     let mut desk = Desk::new();
     let (token, _answer) = desk.queued_waiter();
-    desk.core.command(desk.now(), Command::Cancel(token));
+    desk.core.errand(desk.now(), Errand::Cancel(token));
     for _ in 0..20 {
         let call = desk.call();
         desk.fail(

@@ -110,9 +110,9 @@ fn releasing(failure: Option<Failure>) -> BackendError {
     }
     let (sender, mut answer) = oneshot::channel();
     let answer_to = Some(sender);
-    desk.core.command(
+    desk.core.errand(
         desk.now(),
-        Command::Release {
+        Errand::Release {
             token,
             answer: answer_to,
         },

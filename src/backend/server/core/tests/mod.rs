@@ -23,7 +23,8 @@ use redis::{RedisError, Value};
 use tokio::sync::oneshot;
 
 use super::{Channel, Command, Core, Routes};
-use crate::backend::server::call::{Ask, Body, Call, End, Renew, Request};
+use crate::backend::errand::{Errand, Request};
+use crate::backend::server::call::{Ask, Body, Call, End, Renew};
 use crate::backend::server::reply::{Failure, Push};
 use crate::backend::server::{Replicas, Settings};
 use crate::backend::{Acquire, Place, ReleaseAnswer, Terms, Wait};
@@ -38,7 +39,7 @@ const SERVER: u64 = 1_700_000_000_000;
 
 /// Notes what dropped leases ask for, as the channel to the background thread does.
 #[derive(Debug, Default)]
-struct Drops(Mutex<Vec<Command>>);
+struct Drops(Mutex<Vec<Errand>>);
 
 impl Place for Drops {
     fn acquire(&self, _: &Arc<dyn Place>, _: &Terms) -> Acquire {
@@ -46,20 +47,20 @@ impl Place for Drops {
     }
 
     fn cancel(&self, token: Token) {
-        self.note(Command::Cancel(token));
+        self.note(Errand::Cancel(token));
     }
 
     fn release(&self, token: Token, answer: Option<oneshot::Sender<ReleaseAnswer>>) {
-        self.note(Command::Release { token, answer });
+        self.note(Errand::Release { token, answer });
     }
 }
 
 impl Drops {
-    fn note(&self, command: Command) {
+    fn note(&self, errand: Errand) {
         self.0
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
-            .push(command);
+            .push(errand);
     }
 }
 
@@ -162,9 +163,9 @@ impl Desk {
         self.tokens += 1;
         let token = Token::of(self.tokens);
         let (sender, answer) = oneshot::channel();
-        self.core.command(
+        self.core.errand(
             self.now(),
-            Command::Acquire {
+            Errand::Acquire {
                 token,
                 request,
                 place: Arc::<Drops>::clone(&self.drops),
@@ -179,15 +180,15 @@ impl Desk {
     }
 
     fn calls(&mut self) -> Vec<Call> {
-        let dropped: Vec<Command> = self
+        let dropped: Vec<Errand> = self
             .drops
             .0
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
             .drain(..)
             .collect();
-        for command in dropped {
-            self.core.command(self.now(), command);
+        for errand in dropped {
+            self.core.errand(self.now(), errand);
         }
         self.core.take_calls()
     }

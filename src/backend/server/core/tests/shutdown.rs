@@ -9,9 +9,9 @@ fn a_shutdown_refuses_waiters_leaves_guards_until_its_deadline_and_then_ends_the
     let (_, mut waiting) = desk.queued_waiter();
     let (sender, mut report) = oneshot::channel();
     let deadline = Duration::from_secs(1);
-    desk.core.command(
+    desk.core.errand(
         desk.now(),
-        Command::Shutdown {
+        Errand::Shutdown {
             deadline,
             answer: sender,
         },
@@ -36,9 +36,9 @@ fn a_shutdown_counts_what_the_server_did_not_take_back() {
     let mut desk = Desk::new();
     let (_, _lease) = desk.holder();
     let (sender, mut report) = oneshot::channel();
-    desk.core.command(
+    desk.core.errand(
         desk.now(),
-        Command::Shutdown {
+        Errand::Shutdown {
             deadline: Duration::ZERO,
             answer: sender,
         },

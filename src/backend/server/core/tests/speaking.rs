@@ -191,7 +191,7 @@ fn an_exact_keys_channel_is_joined_while_somebody_waits_at_it() {
     desk.no_call();
     desk.pass(20);
     assert_eq!(ask(&desk.call()).token, token);
-    desk.core.command(desk.now(), Command::Cancel(token));
+    desk.core.errand(desk.now(), Errand::Cancel(token));
     assert_eq!(
         desk.core.take_channels(),
         [Channel::Leave("theirs:released".into())]

@@ -303,7 +303,7 @@ async fn a_shutdown_refuses_who_sleeps_and_waits_until_all_turns_are_given_back(
     let (answer, mut report) = oneshot::channel();
     let deadline = Duration::from_secs(9);
     desk.core
-        .command(desk.now(), Command::Shutdown { deadline, answer });
+        .errand(desk.now(), Errand::Shutdown { deadline, answer });
     for mut turn in turns {
         turn.refused().await;
         assert!(!turn.use_up());
@@ -341,7 +341,7 @@ fn a_shutdown_refuses_what_was_not_sent_and_what_comes() {
     let (answer, _report) = oneshot::channel();
     let deadline = Duration::ZERO;
     desk.core
-        .command(desk.now(), Command::Shutdown { deadline, answer });
+        .errand(desk.now(), Errand::Shutdown { deadline, answer });
     let mut late = check(&mut desk);
     for caller in [&mut unsent, &mut late] {
         match caller.told.try_recv().expect("it is answered") {

@@ -240,7 +240,7 @@ impl Play {
         let (answer, _) = oneshot::channel();
         let deadline = Duration::from_secs(60);
         desk.core
-            .command(desk.now(), Command::Shutdown { deadline, answer });
+            .errand(desk.now(), Errand::Shutdown { deadline, answer });
         self.shut = true;
     }
 
