@@ -34,11 +34,6 @@ async fn everybody_is_served_in_order_though_no_push_ever_arrives() {
         until_waiting(&locks[0], u64::from(number) + 1).await;
     }
     wait_for("both listen", LIMIT, async || {
-        println!(
-            "DBG {:?} {}",
-            inboxes(&rig.server),
-            crate::clients(&rig.server)
-        );
         inboxes(&rig.server).len() == 2
     })
     .await;

@@ -51,6 +51,8 @@ struct Permit {
 struct Slot {
     age: u32,
     permit: Option<Permit>,
+    /// The last permit that was lost in use, and the age of that use: its user may look later.
+    lost: Option<(u32, Arc<LeaseState>)>,
 }
 
 /// Somebody who waits here.
@@ -143,8 +145,6 @@ pub(super) struct Rooms {
     /// The slots of idle permits, the one that has been so for the shortest time last.
     idle: VecDeque<u32>,
     held: u32,
-    /// By their marks, the uses that are not over though their permits were lost: they are to tell why.
-    lost: BTreeMap<u64, Arc<LeaseState>>,
     waiting: BTreeMap<u64, Waiter>,
     ends: BTreeSet<(Instant, u64)>,
     last_waiter: u64,
@@ -186,7 +186,6 @@ impl Rooms {
             free: Vec::new(),
             idle: VecDeque::new(),
             held: 0,
-            lost: BTreeMap::new(),
             waiting: BTreeMap::new(),
             ends: BTreeSet::new(),
             last_waiter: 0,
@@ -320,11 +319,13 @@ impl Rooms {
 
     /// What the lease of a use is one use of.
     pub(super) fn whole(&self, mark: u64) -> Option<Arc<LeaseState>> {
-        let Some(slot) = self.slot_in_use(mark) else {
-            return self.lost.get(&mark).map(Arc::clone);
-        };
-        let permit = self.slots[slot as usize].permit.as_ref()?;
-        Some(Arc::clone(permit.lease.state()))
+        let (slot, age) = parts(mark);
+        let place = self.slots.get(slot as usize)?;
+        match (self.slot_in_use(mark), &place.permit, &place.lost) {
+            (Some(_), Some(permit), _) => Some(Arc::clone(permit.lease.state())),
+            (_, _, Some((lost, whole))) if *lost == age => Some(Arc::clone(whole)),
+            _ => None,
+        }
     }
 
     /// The use that `mark` names is over.
@@ -336,7 +337,6 @@ impl Rooms {
     ) -> Effects {
         let mut effects = Effects::default();
         let Some(slot) = self.slot_in_use(mark) else {
-            self.lost.remove(&mark);
             if let Some(answer) = answer {
                 // It was lost, and is forgotten.
                 let _ = answer.send(Ok(Release::NoLongerHeld));
@@ -589,6 +589,9 @@ impl Rooms {
             return Effects::default();
         };
         let Some((stamp, wait)) = answer else {
+            // Who can't ask can't know what the server has lost, and serves no more than who has to
+            // ask it for each request.
+            self.doubted.get_or_insert(now);
             return Effects::default();
         };
         self.others.answered(now, sent, stamp, wait);
@@ -621,7 +624,8 @@ impl Rooms {
                 continue;
             }
             if permit.idle.is_none() {
-                self.lost.insert(mark(slot, place.age), Arc::clone(state));
+                let lost = (place.age, Arc::clone(state));
+                self.slots[slot as usize].lost = Some(lost);
             }
             self.idle.retain(|idle| *idle != slot);
             self.end(slot, None, effects);

@@ -412,6 +412,37 @@ fn an_answer_to_what_was_asked_before_the_doubt_does_not_end_it() {
 }
 
 #[test]
+fn nothing_idle_is_handed_out_while_the_server_can_not_be_asked() {
+    let keep = Keep {
+        linger: Duration::from_secs(1),
+        ..KEEP
+    };
+    let house = with_one_idle(keep, 3);
+    drop(house.holds());
+    let asks = || {
+        let (turn, effects) = house.rooms().turn(house.now());
+        effects.run();
+        turn.question.is_some()
+    };
+    house.wait(1);
+    assert!(asks());
+    let answer = |answer| {
+        let effects = house.rooms().answered(house.now(), answer);
+        effects.run();
+    };
+    answer(None);
+    let (_, mut first) = house.waits();
+    assert!(!asks(), "not at once again");
+    house.wait(49);
+    assert!(!asks());
+    house.wait(1);
+    assert!(asks());
+    assert!(pends(&mut first));
+    answer(Some((5, false)));
+    drop(lease_of(&mut first));
+}
+
+#[test]
 fn what_the_server_has_forgotten_is_not_handed_out() {
     let house = House::new(KEEP, 3);
     let state = house.arrives();
