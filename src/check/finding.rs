@@ -418,6 +418,7 @@ fn without(rule: &str, severity: Severity) -> &'static str {
         "+ping" => "each look after a silent subscription leaves a line in its ACL LOG",
         "+unsubscribe" => "a subscription to the channel of a key is never ended",
         "+eval" => "calls may fail for a moment after a SCRIPT FLUSH",
+        "+script|exists" => "each new connection brings it all scripts, also those that it has",
         "+script|load" => "each script is sent whole when it is first needed",
         "+info" => "it can't be told whether the server evicts keys, persists or replicates",
         channel if channel.starts_with('&') && channel.ends_with(":released") => {

@@ -79,6 +79,7 @@ fn findings() -> Vec<Finding> {
         ("+publish", Severity::Warning),
         ("&shop:inbox:*", Severity::Warning),
         ("&payment:released", Severity::Warning),
+        ("+script|exists", Severity::Note),
         ("+script|load", Severity::Note),
         ("+info", Severity::Note),
         ("+ping", Severity::Note),

@@ -9,6 +9,7 @@ use std::time::Duration;
 use portcullis::Portcullis;
 use portcullis::test_util::MemoryServer;
 use redis::Value;
+use tokio::time::timeout;
 
 use crate::random::Random;
 use crate::support::{Mode, Proxy, Server};
@@ -41,6 +42,9 @@ pub(crate) trait Home: Debug + Send + Sync + Sized + 'static {
 
     /// Mends what the faults have left broken.
     fn heal(world: &World<Self>) -> impl Future<Output = ()>;
+
+    /// Whether a plain request is answered in time: where none is, nobody can be served.
+    fn answers(&self, within: Duration) -> impl Future<Output = bool> + Send;
 
     /// All that is known of holders and waiters.
     fn dump(&self) -> impl Future<Output = String>;
@@ -142,6 +146,13 @@ impl Home for Server {
         world.server.command(&["CLIENT", "UNPAUSE"]).await;
     }
 
+    async fn answers(&self, within: Duration) -> bool {
+        matches!(
+            timeout(within, self.try_command(&["PING"])).await,
+            Ok(Ok(_))
+        )
+    }
+
     async fn dump(&self) -> String {
         let mut text = String::new();
         let show = async |words: &[&str]| match self.try_command(words).await {
@@ -238,6 +249,10 @@ impl Home for MemoryServer {
 
     async fn heal(world: &World<Self>) {
         world.server.outage(false);
+    }
+
+    async fn answers(&self, _within: Duration) -> bool {
+        true
     }
 
     async fn dump(&self) -> String {

@@ -135,6 +135,12 @@ impl Home for Quorum {
         }
     }
 
+    async fn answers(&self, within: Duration) -> bool {
+        let asked = self.voters.iter().map(|voter| voter.server.answers(within));
+        let answered = futures_util::future::join_all(asked).await;
+        2 * answered.into_iter().filter(|answered| *answered).count() > SERVERS
+    }
+
     fn kept_longer(&self) -> Duration {
         let clocks = self.voters.iter().any(|voter| voter.clock.is_some());
         Duration::from_secs(if clocks { STEP } else { 0 })

@@ -15,25 +15,57 @@ use crate::world::{Ask, Kind, World};
 use crate::{judge, support::history};
 use portcullis::LeaseMode;
 
+/// How often it is looked whether somebody is stuck.
+const STEP: Duration = Duration::from_millis(200);
+
+/// For how long a place could serve: time in which it answered nobody, or this machine did nothing,
+/// counts against no gate.
+#[derive(Debug, Default)]
+struct Service {
+    /// Moments, and how much there was by then.
+    ticks: Vec<(u64, u64)>,
+}
+
+impl Service {
+    /// It was looked again; since the last time there was no more than `most` of it.
+    fn tick(&mut self, moment: u64, most: u64) {
+        let (last, served) = self.ticks.last().copied().unwrap_or((moment, 0));
+        let more = moment.saturating_sub(last).min(most);
+        self.ticks.push((moment, served + more));
+    }
+
+    fn since(&self, moment: u64) -> u64 {
+        let first = self.ticks.partition_point(|(at, _)| *at < moment);
+        let last = self.ticks.last().map_or(0, |(_, served)| *served);
+        self.ticks.get(first).map_or(0, |(_, served)| last - served)
+    }
+}
+
 /// Returns with what is stuck, as soon as a gate with waiters stands still for longer than anything
-/// can explain.
+/// can explain: a fault, or a machine on which requests are not answered in their time.
 pub(crate) async fn stuck<S: Home>(world: &World<S>) -> String {
+    let bound = u64::try_from(world.bound().as_nanos()).unwrap_or(u64::MAX);
+    let most = u64::try_from((STEP + world.patience()).as_nanos()).unwrap_or(u64::MAX);
+    let mut service = Service::default();
     loop {
-        sleep(Duration::from_millis(200)).await;
+        sleep(STEP).await;
+        let answers = world.server.answers(world.patience()).await;
         let moment = now();
-        let bound = u64::try_from(world.bound().as_nanos()).unwrap_or(u64::MAX);
+        service.tick(moment, if answers { most } else { 0 });
         for (task, wait) in world.waiting() {
             let since = world.quiet.load(Ordering::Relaxed).max(wait.since);
             let progress = world.progress[wait.gate].load(Ordering::Relaxed);
-            if moment.saturating_sub(since.max(progress)) > bound {
+            let stands = service.since(since.max(progress));
+            if stands > bound {
                 let place = &world.places[wait.gate];
                 return format!(
-                    "STUCK: task {task} of process {} waits at {} since {} ms ({:?}); nobody was granted there for {} ms\n{}",
+                    "STUCK: task {task} of process {} waits at {} since {} ms ({:?}); nobody was granted there for {} ms, in {} ms of which requests were answered\n{}",
                     wait.process,
                     place.name,
                     (moment - wait.since) / 1_000_000,
                     wait.ask,
                     moment.saturating_sub(progress) / 1_000_000,
+                    stands / 1_000_000,
                     dump(world).await
                 );
             }
@@ -436,4 +468,27 @@ pub(crate) fn describe<S: Home>(world: &World<S>) -> String {
         counts.late_us.load(Ordering::Relaxed),
         counts.overtime_us.load(Ordering::Relaxed),
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_time_in_which_requests_were_answered_counts() {
+        let mut service = Service::default();
+        assert_eq!(service.since(0), 0);
+        for (moment, most) in [(100, 30), (120, 30), (140, 0), (160, 30), (260, 30)] {
+            service.tick(moment, most);
+        }
+        // 20 until 120, nothing until 140, 20 until 160, and 30 of the last 100.
+        assert_eq!(service.since(0), 70);
+        assert_eq!(service.since(120), 50);
+        // From the next look on.
+        assert_eq!(service.since(121), 50);
+        assert_eq!(service.since(150), 30);
+        assert_eq!(service.since(260), 0);
+        // Not yet.
+        assert_eq!(service.since(u64::MAX), 0);
+    }
 }

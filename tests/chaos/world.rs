@@ -381,6 +381,11 @@ impl<S: Home> World<S> {
         })
     }
 
+    /// What the least patient of them gives a request.
+    pub(crate) fn patience(&self) -> Duration {
+        Duration::from_millis(self.timeouts.0)
+    }
+
     pub(crate) fn process(&self, slot: usize) -> Arc<Process<S>> {
         let slots = lock(&self.slots);
         Arc::clone(&slots[slot % slots.len()])
@@ -595,7 +600,8 @@ impl<S: Home> World<S> {
         if self.keepers > 0 { 50_000_000 } else { 0 }
     }
 
-    /// The longest that a gate with waiters may stand still when nothing is broken any more.
+    /// The longest that a gate with waiters may stand still when nothing is broken any more, and
+    /// requests are answered.
     pub(crate) fn bound(&self) -> Duration {
         let ttl = self
             .places

@@ -132,7 +132,7 @@ impl Line {
         let (origin, settings) = (Arc::clone(&self.origin), self.settings.clone());
         let probe = self.prefix.probe();
         let attempt = async move {
-            let scripts = |_| link::scripts(script::all());
+            let scripts = |_| script::all();
             let mut fresh = link::connect(&origin, &settings, &probe, false, scripts).await?;
             let mut look = Pipeline::new();
             for question in Arrival::QUESTIONS {

@@ -17,7 +17,7 @@ use super::driver::Event;
 use super::link;
 use super::origin::{Origin, Reached, Term};
 use super::reply::Failure;
-use super::script::Publish;
+use super::script::{Publish, Script};
 use super::{Replicas, Settings};
 use crate::error::BackendErrorKind;
 use crate::key::Prefix;
@@ -100,7 +100,7 @@ impl Acknowledger {
         let probe = self.prefix.probe();
         // In a task of its own: a panic in somebody's resolver or pool must not end the attempts.
         let attempt = tokio::spawn(async move {
-            link::connect(&origin, &settings, &probe, false, link::all_scripts).await
+            link::connect(&origin, &settings, &probe, false, Script::all).await
         });
         match attempt.await {
             Ok(Ok(fresh)) => Ok(Reached {

@@ -44,18 +44,21 @@ impl fmt::Debug for Fresh {
     }
 }
 
-/// Opens a connection, reads the server's clock over it and loads the scripts, unless somebody else
-/// does.
+/// Opens a connection, reads the server's clock over it and loads the scripts that it lacks, unless
+/// somebody else does.
 ///
 /// Fails where it would not serve: at a replica, which takes connections as a master does, and while
 /// the server loads its data or is busy.
-pub(in crate::backend) async fn connect(
+pub(in crate::backend) async fn connect<S>(
     origin: &Origin,
     settings: &Settings,
     probe: &str,
     in_cluster: bool,
-    scripts: impl FnOnce(Publish) -> Pipeline,
-) -> Result<Fresh, RedisError> {
+    scripts: impl FnOnce(Publish) -> S,
+) -> Result<Fresh, RedisError>
+where
+    S: Iterator<Item = &'static Script>,
+{
     let Reached {
         mut connection,
         term,
@@ -72,26 +75,17 @@ pub(in crate::backend) async fn connect(
     } else {
         Publish::Plain
     };
-    let (greeting, mut loading) = (greeting(probe), connection.clone());
-    let load = async move {
-        if !settings.preloaded {
-            let scripts = scripts(publish);
-            let loaded = loading.send_packed_commands(&scripts, 0, scripts.len());
-            // Why not, if so, says the greeting.
-            let _ = loaded.await;
-        }
+    let scripts: Vec<&Script> = if settings.preloaded {
+        Vec::new()
+    } else {
+        scripts(publish).collect()
     };
-    // Scripts that can't be loaded (a user without that right) are sent whole when they are needed.
-    // They are sent right after, but not in one request with the greeting: to who has not given its
-    // credentials a server closes the connection for sending so much, and its answer to the greeting
-    // would be lost, which says what is wrong.
-    let handshake = timeout(settings.connect_timeout, async {
-        tokio::join!(
-            connection.send_packed_commands(&greeting, 0, greeting.len()),
-            load,
-        )
-    });
-    let handshake = async { handshake.await.map_err(|_| timed_out())?.0 };
+    let greeting = greeting(probe, &scripts);
+    let handshake = timeout(
+        settings.connect_timeout,
+        connection.send_packed_commands(&greeting, 0, greeting.len()),
+    );
+    let handshake = async { handshake.await.map_err(|_| timed_out())? };
     let answers = origin.within(term, Box::pin(handshake)).await?;
     let us = answers
         .first()
@@ -116,6 +110,11 @@ pub(in crate::backend) async fn connect(
         let replica = "You can't write against a read only replica.".to_owned();
         return Err(make_extension_error("READONLY".to_owned(), Some(replica)));
     }
+    load(
+        &connection,
+        missing(&scripts, answers.get(GREETING..).unwrap_or_default()),
+        settings.connect_timeout,
+    );
     Ok(Fresh {
         connection,
         term,
@@ -125,14 +124,69 @@ pub(in crate::backend) async fn connect(
     })
 }
 
+/// How many commands a greeting begins with, before it asks for scripts.
+const GREETING: usize = 4;
+/// How many scripts one command asks for: to who has not given its credentials a server closes the
+/// connection for a command of more than ten words, and its answer to the others would be lost,
+/// which says what is wrong.
+const ASKED: usize = 8;
+
 /// `TIME` first: it is the one answer that is needed. It is given while the server loads, too: hence
-/// the probe.
-fn greeting(probe: &str) -> Pipeline {
+/// the probe. Last, which of the scripts the server has.
+fn greeting(probe: &str, scripts: &[&Script]) -> Pipeline {
     let mut greeting = Pipeline::new();
     greeting.cmd("TIME").cmd("GET").arg(probe);
     greeting.cmd("INFO").arg("replication");
     greeting.cmd("INFO").arg("memory");
+    for some in scripts.chunks(ASKED) {
+        greeting.cmd("SCRIPT").arg("EXISTS");
+        for script in some {
+            greeting.arg(&script.sha);
+        }
+    }
     greeting
+}
+
+/// Those that the server did not say it has.
+fn missing<'a>(scripts: &'a [&'static Script], answers: &'a [Value]) -> Vec<&'static Script> {
+    let told = answers.iter().map(Some).chain(std::iter::repeat(None));
+    let chunks = scripts.chunks(ASKED).zip(told);
+    let missing = chunks.flat_map(|(some, answer)| {
+        let known = match answer {
+            Some(Value::Array(known)) => known.as_slice(),
+            // A user without the right to ask may have that to load.
+            _ => &[],
+        };
+        let known = known.iter().map(Some).chain(std::iter::repeat(None));
+        let lacks = |(_, known): &(_, Option<&Value>)| *known != Some(&Value::Int(1));
+        some.iter()
+            .zip(known)
+            .filter(lacks)
+            .map(|(script, _)| *script)
+    });
+    missing.collect()
+}
+
+/// Loads scripts, ahead of whatever is sent over the connection from here on.
+///
+/// Nobody waits for that. They are many times as large as all else that is sent over a fresh
+/// connection: a server that is short of time, and that a whole fleet comes back to, would get
+/// nothing done but to load what it has already, for connections that are given up before it is
+/// through. Scripts that can't be loaded (a user without that right) are sent whole when they are
+/// needed.
+fn load(connection: &Wire, missing: Vec<&'static Script>, patience: Duration) {
+    if missing.is_empty() {
+        return;
+    }
+    let mut connection = connection.clone();
+    tokio::spawn(async move {
+        let pipeline = scripts(missing.into_iter());
+        let _ = timeout(
+            patience,
+            connection.send_packed_commands(&pipeline, 0, pipeline.len()),
+        )
+        .await;
+    });
 }
 
 /// Asks for a key that nobody has: answered by a server that serves, with whatever.
@@ -274,6 +328,35 @@ mod tests {
             assert_eq!(of(version), Publish::Sharded);
         }
         assert_eq!(publishes(&Value::Nil), Publish::Sharded);
+    }
+
+    #[test]
+    fn only_scripts_that_the_server_lacks_are_loaded() {
+        let all: Vec<&Script> = Script::all(Publish::Plain).collect();
+        assert!(all.len() > ASKED);
+        let lacks = |answers: &[Value]| missing(&all, answers).len();
+        let known = |count: usize| Value::Array(vec![Value::Int(1); count]);
+        let rest = all.len() - ASKED;
+        assert_eq!(lacks(&[known(ASKED), known(rest)]), 0);
+        assert_eq!(lacks(&[known(ASKED), known(rest - 1)]), 1);
+        let mut first = vec![Value::Int(1); ASKED];
+        first[3] = Value::Int(0);
+        let lacking = missing(&all, &[Value::Array(first), known(rest)]);
+        assert_eq!(lacking.len(), 1);
+        assert_eq!(lacking[0].sha, all[3].sha);
+        // Who may not ask loads all.
+        assert_eq!(lacks(&[Value::Nil, Value::Nil]), all.len());
+        assert_eq!(lacks(&[]), all.len());
+    }
+
+    #[test]
+    fn nothing_in_a_greeting_is_too_long_for_who_has_not_given_its_credentials() {
+        let all: Vec<&Script> = Script::all(Publish::Plain).collect();
+        let greeting = greeting("probe", &all);
+        assert_eq!(greeting.len(), GREETING + all.len().div_ceil(ASKED));
+        for command in greeting.cmd_iter() {
+            assert!(command.args_iter().count() <= 10);
+        }
     }
 
     #[test]

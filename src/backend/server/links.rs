@@ -14,7 +14,7 @@ use super::link::{self, Fresh};
 use super::origin::Term;
 use super::reply::Failure;
 use super::reply::failure::Trouble;
-use super::script::Publish;
+use super::script::{Publish, Script};
 use super::wire::Wire;
 use crate::time::Instant;
 
@@ -117,8 +117,7 @@ impl Driver {
             let attempt = tokio::spawn(async move {
                 match origin {
                     Some(origin) => {
-                        let scripts = link::all_scripts;
-                        link::connect(&origin, &settings, &probe, in_cluster, scripts).await
+                        link::connect(&origin, &settings, &probe, in_cluster, Script::all).await
                     }
                     None => Err((redis::ErrorKind::Client, "the node has no address").into()),
                 }

@@ -125,7 +125,7 @@ async fn each_missing_right_is_named() {
             .collect();
         let report = look(&built(of_user(&rig, &rest).await)).await;
         let severity = match right {
-            "+info" | "+ping" | "+script|load" => Severity::Note,
+            "+info" | "+ping" | "+script|exists" | "+script|load" => Severity::Note,
             "+eval" | "+publish" | "+subscribe" | "&shop:inbox:*" => Severity::Warning,
             _ => Severity::Problem,
         };

@@ -14,7 +14,7 @@ use crate::common::{
 };
 use crate::leftovers::ask;
 use crate::rig::{Rig, ServerRig};
-use crate::support::{History, Hold, Mode, Proxy, wait_for};
+use crate::support::{Flow, History, Hold, Mode, Proxy, wait_for};
 
 /// The two ways in which a call can tell that it got no answer.
 fn assert_unanswered(error: &portcullis::BackendError) {
@@ -116,6 +116,25 @@ async fn a_handle_made_before_its_server_is_there_works_when_it_is() {
         .expect("valid");
     let error = failure(within(LIMIT, "it ends", mutex(&nowhere).try_lock()).await);
     assert_eq!(error.kind(), BackendErrorKind::Unreachable);
+}
+
+/// What a fleet finds that comes back to a server which is short of time: if each connection brought
+/// it the scripts anew, none would be there in time.
+#[tokio::test]
+async fn a_path_on_which_scripts_take_too_long_serves_where_the_server_has_them() {
+    let rig = ServerRig::start();
+    give_back(take(&mutex(&rig.handle())).await).await;
+    let proxy = Proxy::start(rig.server.port());
+    // In the time that a connection may take, about a tenth of them.
+    proxy.set(Mode::Flows {
+        requests: Flow::Throttle(20_000),
+        replies: Flow::Pass,
+    });
+    let handle = through(&proxy).build().expect("valid");
+    let asked = queue(&mutex(&handle).max_wait(LONG));
+    let guard = within(LIMIT, "it is connected", asked).await;
+    give_back(guard.expect("no panic").expect("served")).await;
+    rig.settled().await;
 }
 
 /// C07, fault 5: the acquire ran, and nobody was told.

@@ -25,7 +25,7 @@ async fn load(rig: &ServerRig) {
 /// What SECURITY.md recommends to a user who can run no code of its own.
 fn hardened() -> Vec<&'static str> {
     let mut rights = recommended();
-    rights.retain(|right| !["+eval", "+script|load"].contains(right));
+    rights.retain(|right| !["+eval", "+script|exists", "+script|load"].contains(right));
     // For a key that others know, too.
     rights.extend(["&shop:exact:released", "+unsubscribe"]);
     rights

@@ -364,7 +364,7 @@ async fn a_script_flush_goes_unnoticed() {
 async fn a_look_tells_of_replicas_that_are_missing_and_of_the_right_to_wait_for_them() {
     let master = Server::start_master();
     let user = "ACL SETUSER suite on >secret resetchannels resetkeys -@all ~suite:* &suite:inbox:* \
-                +evalsha +eval +script|load +info +subscribe +ping +del +exists +get +hdel +hget \
+                +evalsha +eval +script|exists +script|load +info +subscribe +ping +del +exists +get +hdel +hget \
                 +hmget +hset +mget +pexpire +pttl +publish +set +time +zadd +zcard +zmscore +zrange \
                 +zrangebyscore +zrank +zrem +zremrangebyscore +zscore";
     let words: Vec<&str> = user.split_whitespace().collect();

@@ -20,6 +20,9 @@ use crate::token::{FencingToken, Token};
 /// The longest that a lease stays that is not given back.
 pub(in crate::backend) const LEASE: Duration = Duration::from_secs(1);
 
+/// What no script has.
+const NO_DIGEST: &str = "0000000000000000000000000000000000000000";
+
 /// One gate that nobody has, and who holds it.
 struct Trial {
     kind: Kind,
@@ -37,6 +40,15 @@ impl Survey {
     ) -> Result<(), BackendError> {
         if self.inspector.settings.preloaded {
             return Ok(());
+        }
+        let mut known = Pipeline::new();
+        known.cmd("SCRIPT").arg("EXISTS").arg(NO_DIGEST);
+        for answer in self.ask(&known).await? {
+            let rule = Some(("+script|exists", Severity::Note));
+            if let Outcome::Failed(code) = self.judge(answer, rule)? {
+                let command = "script|exists".to_owned();
+                self.find(Finding::CommandFails { command, code });
+            }
         }
         let mut may_load = true;
         for answer in self.ask(scripts).await? {
