@@ -204,6 +204,7 @@ impl Backend for ServerBackend {
         Arc::new(ServerPlace {
             commands: self.commands.clone(),
             resource: Arc::new(resource),
+            homes: Some(Arc::clone(&self.homes)),
         })
     }
 
@@ -263,6 +264,8 @@ impl Drop for ServerBackend {
 struct ServerPlace {
     commands: UnboundedSender<Command>,
     resource: Arc<Resource>,
+    /// Where others of this process may keep permits of the same gate. Not set in a home's own place.
+    homes: Option<Arc<Homes>>,
 }
 
 impl ServerPlace {
@@ -274,6 +277,10 @@ impl ServerPlace {
 
 impl Place for ServerPlace {
     fn acquire(&self, myself: &Arc<dyn Place>, terms: &Terms) -> Acquire {
+        let homes = self.homes.as_ref();
+        if let Some(home) = homes.and_then(|homes| homes.beside(&self.resource)) {
+            return home.pass_by(terms);
+        }
         let Ok(token) = Token::draw() else {
             return Acquire::Ready(Err(BackendError::no_randomness().into()));
         };
