@@ -46,11 +46,14 @@ pub(in crate::backend) use self::origin::{Reign, Term};
 pub(crate) use self::script::Script;
 use super::errand::{Errand, ThreadPlace};
 use super::local::Local;
-use super::{Backend, CheckAnswer, Keep, Place, ShutdownReport, Take, Taking, thread};
+use super::{
+    Acquire, Backend, CheckAnswer, Keep, Place, ReleaseAnswer, ShutdownReport, Take, Taking, Terms,
+    thread,
+};
 use crate::error::ConfigError;
 use crate::key::{Prefix, Resource, Subject};
 use crate::time::Clock;
-use crate::token::Instance;
+use crate::token::{Instance, Token};
 
 /// What a user can set of the connections.
 #[derive(Debug, Clone)]
@@ -136,8 +139,8 @@ impl Settings {
     }
 }
 
-/// One gate on the server.
-type ServerPlace = ThreadPlace<Command>;
+/// The way to one gate on the server.
+type Seat = ThreadPlace<Command>;
 
 /// A handle's way to its background thread.
 pub(crate) struct ServerBackend {
@@ -201,7 +204,10 @@ impl ServerBackend {
 
 impl Backend for ServerBackend {
     fn place(&self, resource: Resource) -> Arc<dyn Place> {
-        Arc::new(ServerPlace::new(&self.commands, Arc::new(resource)))
+        Arc::new(ServerPlace {
+            seat: Seat::new(&self.commands, Arc::new(resource)),
+            homes: Arc::clone(&self.homes),
+        })
     }
 
     fn home(&self, resource: Resource, keep: Keep, limit: u32) -> Arc<dyn Place> {
@@ -255,5 +261,37 @@ impl Drop for ServerBackend {
     /// No gate is left, so nobody asks for what is kept.
     fn drop(&mut self) {
         self.homes.close();
+    }
+}
+
+/// One gate on the server, for who keeps nothing of it.
+struct ServerPlace {
+    seat: Seat,
+    /// Where others of this process may keep permits of the same gate.
+    homes: Arc<Homes>,
+}
+
+impl Place for ServerPlace {
+    fn acquire(&self, myself: &Arc<dyn Place>, terms: &Terms) -> Acquire {
+        match self.homes.beside(self.seat.resource()) {
+            Some(home) => home.pass_by(terms),
+            None => self.seat.acquire(myself, terms),
+        }
+    }
+
+    fn cancel(&self, token: Token) {
+        self.seat.cancel(token);
+    }
+
+    fn release(&self, token: Token, answer: Option<oneshot::Sender<ReleaseAnswer>>) {
+        self.seat.release(token, answer);
+    }
+}
+
+impl fmt::Debug for ServerPlace {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("ServerPlace")
+            .field(&self.seat.resource().gate)
+            .finish()
     }
 }

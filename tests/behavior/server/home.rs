@@ -12,8 +12,8 @@ use tokio::task::JoinSet;
 
 use super::{mutex, semaphore, through};
 use crate::common::{
-    LIMIT, LONG, all_done, give_back, promptly, queue, refusal, served, take, until_waiting, visit,
-    within,
+    LIMIT, LONG, all_done, failure, give_back, promptly, queue, refusal, served, take,
+    until_waiting, visit, within,
 };
 use crate::rig::{Rig, ServerRig};
 use crate::support::history::most_inside;
@@ -463,6 +463,69 @@ async fn a_wait_at_home_ends_at_its_limit_and_one_that_was_dropped_takes_no_turn
     give_back(permit).await;
     give_back(served(next).await).await;
     drop((gate, brief));
+    rig.settled().await;
+}
+
+#[tokio::test]
+async fn a_wait_that_is_over_before_the_server_can_answer_refuses_nobody_who_finds_a_permit() {
+    let rig = ServerRig::start();
+    let proxy = Proxy::start(rig.server.port());
+    let gate = keeping_through(&proxy, 3);
+    give_back(take(&gate.keyed("else")).await).await;
+    proxy.set(Mode::Delay(Duration::from_millis(50)));
+    let brief = gate.clone().max_wait(Duration::from_millis(1));
+    let permit = promptly("it is free", brief.acquire()).await;
+    give_back(permit.expect("nobody else wants it")).await;
+    // Nor is a server that does not answer a gate that is full.
+    proxy.set(Mode::BlackHole);
+    let away = within(LIMIT, "it is told", brief.keyed("b").acquire()).await;
+    failure(away);
+}
+
+#[tokio::test]
+async fn who_keeps_permits_starves_nobody_in_its_own_process_who_does_not() {
+    let rig = ServerRig::start();
+    let handle = rig.handle();
+    let plain = semaphore(&handle, 2);
+    let gate = keeping(&handle, 2);
+    let busy = Busy::start(&gate, 8);
+    wait_for("it is busy", LIMIT, async || busy.done() > 100).await;
+    for _ in 0..10 {
+        let permit = promptly("its turn comes", plain.acquire()).await;
+        give_back(permit.expect("granted")).await;
+    }
+    busy.end().await;
+    drop(gate);
+    // There is no home any more.
+    give_back(take(&plain).await).await;
+    drop(plain);
+    rig.settled().await;
+}
+
+#[tokio::test]
+async fn a_recall_that_was_forged_ends_no_keeping_for_good() {
+    let rig = ServerRig::start();
+    let gate = keeping(&rig.handle(), 2);
+    give_back(take(&gate).await).await;
+    let listens = async || {
+        let channels = ["PUBSUB", "CHANNELS", "suite:inbox:*"];
+        let channels = rig.server.command(&channels).await;
+        redis::from_redis_value::<Vec<String>>(channels).expect("names")
+    };
+    wait_for("it listens", LIMIT, async || listens().await.len() == 1).await;
+    let main = rig.server.keys_with("suite:{").await;
+    let main = main.iter().find(|key| key.ends_with(":s:reports"));
+    // Later than any that the server will say.
+    let recall = format!("r {} {}", (1_u64 << 53) - 1, main.expect("it is held"));
+    let inbox = listens().await.remove(0);
+    rig.server.command(&["PUBLISH", &inbox, &recall]).await;
+    wait_for("it is recalled", LIMIT, async || gate.kept().recalled == 1).await;
+    wait_for("permits are kept again", LIMIT, async || {
+        give_back(take(&gate).await).await;
+        gate.kept().reused > 0
+    })
+    .await;
+    drop(gate);
     rig.settled().await;
 }
 

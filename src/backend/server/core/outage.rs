@@ -95,7 +95,8 @@ impl Core {
     }
 
     /// Shortens a waiter's patience to what it has for an outage, or ends its wait if that is over.
-    /// Who has a place in the queue keeps it: that outlasts many an outage.
+    /// Who has a place in the queue keeps it: that outlasts many an outage. But not where it stands there
+    /// for the callers of a home, which have an answer of their own and would not get it.
     pub(super) fn bridge(&mut self, now: Instant, token: Token) {
         let Some(Entry::Waiting(waiter)) = self.entries.get_mut(&token) else {
             return;
@@ -104,7 +105,7 @@ impl Core {
         let (Some(bridge), Some(outage), false) = (
             waiter.request.terms.bridge,
             &self.breakers[link].open,
-            waiter.is_queued(),
+            waiter.is_queued() && waiter.request.terms.kept == 0,
         ) else {
             return;
         };

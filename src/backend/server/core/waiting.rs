@@ -9,6 +9,7 @@ use super::failing::{Progress, Stage};
 use super::{Core, Due, Entry, Open, one_more, retry_in};
 use crate::backend::errand::Request;
 use crate::backend::server::call::{Ask, Body, Call};
+use crate::backend::server::home::News;
 use crate::backend::server::reply::{Acquired, Crowd, Failure};
 use crate::backend::{Place, Wait};
 use crate::error::{BackendError, BackendErrorKind, LockError, Refusal, RefusalKind};
@@ -341,6 +342,9 @@ impl Core {
                 let old = std::mem::replace(&mut waiter.ticket, ticket);
                 let again = std::mem::take(&mut waiter.again);
                 let resource = waiter.request.resource.clone();
+                if waiter.request.terms.kept > 0 {
+                    self.hear(&resource, News::Queued);
+                }
                 self.enqueued(now, &resource, token, old, ticket, crowd);
                 self.stamped(resource.tag, stamp, sent);
                 if again || crowd.more {

@@ -12,13 +12,14 @@ mod tests;
 
 use std::collections::HashMap;
 use std::fmt;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::sync::{Notify, oneshot};
 
 use self::rooms::{Effects, Entry, Rooms, Rouse};
-use super::ServerPlace;
+use super::Seat;
 use super::core::Command;
 use crate::backend::{Acquire, Keep, Kept, Place, ReleaseAnswer, Terms, Waiting};
 use crate::key::Resource;
@@ -31,6 +32,8 @@ use crate::token::{FencingToken, Token};
 pub(super) enum News {
     /// Whether other processes wait, by a word that the server gave at this stamp.
     Others { stamp: u64, wait: bool },
+    /// An acquire has got a place in the server's queue.
+    Queued,
     /// The server did not know a lease that was ended.
     Gone,
     /// The answer to [`Command::Recheck`], if there was one.
@@ -42,6 +45,8 @@ pub(super) struct Homes {
     homes: Mutex<HashMap<Box<str>, Weak<Home>>>,
     /// Those that begin to keep something.
     attended: UnboundedSender<Arc<Home>>,
+    /// How many homes there are: most handles have none.
+    count: AtomicUsize,
 }
 
 impl Homes {
@@ -50,6 +55,7 @@ impl Homes {
         let homes = Self {
             homes: Mutex::default(),
             attended,
+            count: AtomicUsize::new(0),
         };
         (Arc::new(homes), receiver)
     }
@@ -73,13 +79,23 @@ impl Homes {
             myself: Weak::clone(myself),
             homes: Arc::clone(self),
             limit,
-            seat: Arc::new(ServerPlace::new(commands, Arc::clone(&resource))),
+            seat: Arc::new(Seat::new(commands, Arc::clone(&resource))),
             commands: commands.clone(),
             resource,
             wake: Notify::new(),
         });
         homes.insert(home.resource.main().into(), Arc::downgrade(&home));
+        self.count.store(homes.len(), Ordering::Relaxed);
         home
+    }
+
+    /// The home of a gate, for who keeps nothing of it itself. The server takes both for one process, so
+    /// it tells neither that the other waits.
+    pub(super) fn beside(&self, resource: &Resource) -> Option<Arc<Home>> {
+        if self.count.load(Ordering::Relaxed) == 0 {
+            return None;
+        }
+        self.lock().get(resource.main()).and_then(Weak::upgrade)
     }
 
     /// Tells the home of a gate, if there is one.
@@ -164,6 +180,7 @@ impl Home {
     fn hear(&self, now: Instant, news: &News) {
         let effects = self.change(now, |rooms| match news {
             News::Others { stamp, wait } => rooms.told(now, *stamp, *wait),
+            News::Queued => rooms.queued(),
             News::Gone => {
                 rooms.doubt(now);
                 Effects::default()
@@ -183,7 +200,7 @@ impl Home {
 
     /// A request that the home can't serve asks the server itself. What is kept here must not keep it
     /// from its turn.
-    fn pass_by(&self, terms: &Terms) -> Acquire {
+    pub(super) fn pass_by(&self, terms: &Terms) -> Acquire {
         let Some(home) = self.myself.upgrade() else {
             return self.seat.acquire(&self.seat, terms);
         };
@@ -245,6 +262,7 @@ impl Drop for Home {
         let main = self.resource.main();
         if homes.get(main).is_some_and(|home| home.strong_count() == 0) {
             homes.remove(main);
+            self.homes.count.store(homes.len(), Ordering::Relaxed);
         }
     }
 }

@@ -42,6 +42,16 @@ impl Others {
         }
     }
 
+    /// From when on others that waited may have gone, though nobody said so: a word that no later one
+    /// undoes was forged, or comes from before the server's clock was set back.
+    pub(super) fn stale_at(&self) -> Instant {
+        if self.wait {
+            self.heard.after(STALE)
+        } else {
+            Instant::FAR
+        }
+    }
+
     /// Since when a permit that was granted at `granted` may be passed on to some only.
     pub(super) fn since(&self, granted: Instant) -> Instant {
         self.since.max(granted)
@@ -80,6 +90,10 @@ impl Others {
 /// How long a process may go without asking whether others wait, while it keeps permits: a recall
 /// that is lost costs them no more.
 pub(super) const QUESTION: Duration = Duration::from_millis(50);
+
+/// How long a word that others wait is believed where nothing is kept that a question would be asked
+/// about.
+const STALE: Duration = Duration::from_secs(1);
 
 #[cfg(test)]
 mod tests {

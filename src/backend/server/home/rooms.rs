@@ -145,13 +145,19 @@ pub(super) struct Rooms {
     /// The slots of idle permits, the one that has been so for the shortest time last.
     idle: VecDeque<u32>,
     held: u32,
+    /// How many of those have had more than one use.
+    again: u32,
     waiting: BTreeMap<u64, Waiter>,
     ends: BTreeSet<(Instant, u64)>,
+    /// Those whose wait has ended before the server said a word of whether it has a permit for them.
+    overdue: BTreeSet<u64>,
     last_waiter: u64,
     /// Those who do not wait: for each, whether an acquire is under way.
     tries: BTreeMap<u64, bool>,
     /// How many acquires are under way for whoever is first here.
     seeking: u32,
+    /// Whether the server has said of them that they have to wait.
+    queued: bool,
     /// Since when there are more of them than anybody needs.
     surplus: Option<Instant>,
     others: Others,
@@ -163,7 +169,8 @@ pub(super) struct Rooms {
     /// The sending of a question that is under way.
     asking: Option<Instant>,
     asked: Instant,
-    /// Which permit the next question begins with.
+    /// Which slot the next question begins with. It asks about one after the other, in as many questions
+    /// as that takes.
     ask_from: usize,
     /// Why the last acquire failed, until one does not.
     trouble: Option<BackendError>,
@@ -186,11 +193,14 @@ impl Rooms {
             free: Vec::new(),
             idle: VecDeque::new(),
             held: 0,
+            again: 0,
             waiting: BTreeMap::new(),
             ends: BTreeSet::new(),
+            overdue: BTreeSet::new(),
             last_waiter: 0,
             tries: BTreeMap::new(),
             seeking: 0,
+            queued: false,
             surplus: None,
             others: Others::new(),
             outsiders: 0,
@@ -305,6 +315,7 @@ impl Rooms {
             // Of several that are used again and again nothing is in order: who compares refuses it.
             FencingToken::new(0)
         };
+        self.again += u32::from(permit.uses == 1);
         permit.uses = permit.uses.saturating_add(1);
         Some((mark(slot, place.age), fence))
     }
@@ -352,6 +363,7 @@ impl Rooms {
             return effects;
         }
         effects.released = answer;
+        self.begin_to_keep(now);
         match wanted {
             Some(id) if self.doubted.is_none() => {
                 self.tally.passed += 1;
@@ -404,6 +416,7 @@ impl Rooms {
     }
 
     fn rest(&mut self, now: Instant, slot: u32) {
+        self.begin_to_keep(now);
         if let Some(permit) = self.permit(slot) {
             permit.idle = Some(now);
             self.idle.push_back(slot);
@@ -428,6 +441,7 @@ impl Rooms {
     fn forget(&mut self, id: u64) -> Option<Waiter> {
         let waiter = self.waiting.remove(&id)?;
         self.ends.remove(&(waiter.give_up, id));
+        self.overdue.remove(&id);
         self.tries.remove(&id);
         Some(waiter)
     }
@@ -446,6 +460,7 @@ impl Rooms {
             place.age = place.age.wrapping_add(1) & MAX_AGE;
             self.free.push(slot);
             self.held -= 1;
+            self.again -= u32::from(permit.uses > 1);
             effects.ended.push((permit.lease, answer));
         }
     }
@@ -471,7 +486,9 @@ impl Rooms {
             effects.ended.push((lease, None));
             return effects;
         }
-        let wanted = self.waiting.keys().next().copied();
+        // Who does not wait has but this one coming: those before it are served by what comes for them.
+        let wanted = tries.filter(|id| self.waiting.contains_key(id));
+        let wanted = wanted.or_else(|| self.waiting.keys().next().copied());
         let permit = Permit {
             lease,
             granted: now,
@@ -491,14 +508,40 @@ impl Rooms {
             None if self.may_idle() => self.rest(now, slot),
             None => self.end(slot, None, &mut effects),
         }
+        if self.held >= self.limit {
+            self.refuse_overdue(&mut effects);
+        }
         effects
+    }
+
+    /// The server has no permit for who seeks one now: its waiters are behind others.
+    pub(super) fn queued(&mut self) -> Effects {
+        let mut effects = Effects::default();
+        self.trouble = None;
+        self.attempts = 0;
+        self.queued = self.seeking > 0;
+        if self.queued {
+            self.refuse_overdue(&mut effects);
+        }
+        effects
+    }
+
+    fn refuse_overdue(&mut self, effects: &mut Effects) {
+        for id in std::mem::take(&mut self.overdue) {
+            if let Some(waiter) = self.forget(id) {
+                effects.refuse(waiter, RefusalKind::WaitedTooLong);
+            }
+        }
     }
 
     fn sought(&mut self, tries: Option<u64>) {
         match tries {
             // It is refused, unless it has been served meanwhile.
             Some(_) => {}
-            None => self.seeking = self.seeking.saturating_sub(1),
+            None => {
+                self.seeking = self.seeking.saturating_sub(1);
+                self.queued &= self.seeking > 0;
+            }
         }
     }
 
@@ -533,8 +576,9 @@ impl Rooms {
                 );
                 let told = |(id, waiter): (&u64, &Waiter)| {
                     let patient = passes && waiter.terms.wait != Wait::Unbounded;
-                    let hopeless =
-                        waiter.terms.bridge.is_some() || !patient && waiter.since <= started;
+                    let hopeless = waiter.terms.bridge.is_some()
+                        || !patient && waiter.since <= started
+                        || self.overdue.contains(id);
                     (hopeless || Some(*id) == tries).then_some(*id)
                 };
                 self.waiting.iter().filter_map(told).collect()
@@ -578,6 +622,7 @@ impl Rooms {
     /// The server did not know a permit that was given back: it may have forgotten others as well.
     pub(super) fn doubt(&mut self, now: Instant) {
         self.doubted = (self.held > 0).then_some(now);
+        self.ask_from = 0;
         // Asked at once, or as soon as an earlier question is answered.
         self.asked = Instant::from_nanos(0);
     }
@@ -595,11 +640,21 @@ impl Rooms {
             return Effects::default();
         };
         self.others.answered(now, sent, stamp, wait);
-        self.doubted = self.doubted.filter(|since| sent < *since);
+        if self.doubted.is_some_and(|since| sent >= since) {
+            if self.ask_from == 0 {
+                self.doubted = None;
+            } else {
+                // Not all of them have been asked about.
+                self.asked = Instant::from_nanos(0);
+            }
+        }
         self.trouble = None;
         self.attempts = 0;
         let mut effects = self.give_idle_back();
-        self.sweep(&mut effects);
+        if self.sweep(&mut effects) && self.doubted.is_none() {
+            // What else it has forgotten, it did before it said so.
+            self.doubt(now);
+        }
         while self.doubted.is_none()
             && let Some(id) = self.waiting.keys().next().copied()
             && let Some(slot) = self.idle.back().copied()
@@ -612,8 +667,9 @@ impl Rooms {
         effects
     }
 
-    /// Forgets what was lost: it is ended already.
-    fn sweep(&mut self, effects: &mut Effects) {
+    /// Forgets what was lost: it is ended already. Tells whether anything was.
+    fn sweep(&mut self, effects: &mut Effects) -> bool {
+        let before = self.held;
         for slot in 0..self.slots.len() as u32 {
             let place = &self.slots[slot as usize];
             let Some(permit) = &place.permit else {
@@ -630,6 +686,7 @@ impl Rooms {
             self.idle.retain(|idle| *idle != slot);
             self.end(slot, None, effects);
         }
+        self.held < before
     }
 
     /// Refuses all that is asked from here on, and keeps nothing any more.
@@ -640,6 +697,7 @@ impl Rooms {
             effects.refuse(waiter, RefusalKind::ShuttingDown);
         }
         self.ends.clear();
+        self.overdue.clear();
         self.tries.clear();
         while let Some(slot) = self.idle.pop_front() {
             self.end(slot, None, &mut effects);
@@ -676,16 +734,27 @@ impl Rooms {
 
     /// Whether anything here is kept, and not just held by who asked for it.
     fn keeps(&self) -> bool {
-        let again = |slot: &Slot| slot.permit.as_ref().is_some_and(|permit| permit.uses > 1);
-        !self.idle.is_empty() || self.slots.iter().any(again)
+        !self.idle.is_empty() || self.again > 0
+    }
+
+    /// Something is about to be kept: questions begin.
+    fn begin_to_keep(&mut self, now: Instant) {
+        if !self.keeps() && self.doubted.is_none() {
+            self.asked = now;
+        }
     }
 
     /// When the next question is due. A word that others wait spares it: what is kept is passed on for a
     /// turn only then, and its end shows what the server has forgotten.
     fn ask_at(&self) -> Instant {
+        if self.held == 0 || self.asking.is_some() {
+            return Instant::FAR;
+        }
         let known = match self.doubted {
-            None => self.others.known_until(),
             Some(_) => Instant::from_nanos(0),
+            None if self.keeps() => self.others.known_until(),
+            // It is just held, by who asked for it: many are, for long.
+            None => self.others.stale_at(),
         };
         self.asked.after(QUESTION).max(known)
     }
@@ -706,9 +775,7 @@ impl Rooms {
         if let Some((end, _)) = self.ends.first() {
             due = due.min(*end);
         }
-        if self.held > 0 && self.asking.is_none() {
-            due = due.min(self.ask_at());
-        }
+        due = due.min(self.ask_at());
         if self.seeking > 0 && self.waiting.is_empty() {
             due = due.min(self.surplus.unwrap_or(now).after(SURPLUS));
         }
@@ -736,8 +803,13 @@ impl Rooms {
         while let Some((end, id)) = self.ends.first().copied()
             && end <= now
         {
+            self.ends.remove(&(end, id));
+            if self.trouble.is_none() && !self.queued && self.held < self.limit {
+                // There may be one for it. So it is refused when the server has said that there is none.
+                self.overdue.insert(id);
+                continue;
+            }
             let Some(waiter) = self.forget(id) else {
-                self.ends.remove(&(end, id));
                 continue;
             };
             match &self.trouble {
@@ -748,12 +820,10 @@ impl Rooms {
             }
         }
         self.seek(now, &mut turn);
-        if self.held > 0 && self.asking.is_none() && now >= self.ask_at() {
+        if now >= self.ask_at() {
             self.asked = now;
-            if self.doubted.is_some() || self.keeps() {
-                self.asking = Some(now);
-                turn.question = Some(self.some_tokens());
-            }
+            self.asking = Some(now);
+            turn.question = Some(self.some_tokens());
         }
         if self.is_empty() {
             self.attended = false;
@@ -774,7 +844,10 @@ impl Rooms {
                     && let Some(waiter) = self.waiting.get(id)
                 {
                     turn.start.push(Start {
-                        terms: waiter.terms,
+                        terms: Terms {
+                            kept: self.keep.told(),
+                            ..waiter.terms
+                        },
                         tries: Some(*id),
                     });
                 }
@@ -789,6 +862,7 @@ impl Rooms {
                 // Whoever comes next goes on where one who leaves stood.
                 let terms = Terms {
                     wait: Wait::Unbounded,
+                    kept: self.keep.told(),
                     ..first.terms
                 };
                 let start = || Start { terms, tries: None };
@@ -802,25 +876,23 @@ impl Rooms {
         } else if now >= self.surplus.get_or_insert(now).after(SURPLUS) || self.closed {
             turn.stop = true;
             self.seeking = 0;
+            self.queued = false;
             self.surplus = None;
         }
     }
 
     /// The tokens of what is held here, or as many as one question takes: then of others each time.
     fn some_tokens(&mut self) -> Vec<Token> {
-        let held = |slot: &Slot| {
+        let held = |(at, slot): (usize, &Slot)| {
             let permit = slot.permit.as_ref()?;
-            Some(permit.lease.state().token())
+            Some((at, permit.lease.state().token()))
         };
-        let all: Vec<Token> = self.slots.iter().filter_map(held).collect();
-        let from = self.ask_from.checked_rem(all.len()).unwrap_or(0);
-        self.ask_from = from + ASKED;
-        all.iter()
-            .cycle()
-            .skip(from)
-            .take(ASKED.min(all.len()))
-            .copied()
-            .collect()
+        let mut rest = self.slots.iter().enumerate().skip(self.ask_from);
+        let asked: Vec<(usize, Token)> = rest.by_ref().filter_map(held).take(ASKED).collect();
+        // From the first one on again, if this was the rest.
+        let more = rest.filter_map(held).next();
+        self.ask_from = more.map_or(0, |(at, _)| at);
+        asked.into_iter().map(|(_, token)| token).collect()
     }
 }
 

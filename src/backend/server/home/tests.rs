@@ -24,6 +24,12 @@ const KEEP: Keep = Keep {
     fences: None,
 };
 
+/// What nobody uses stays for longer than a question is due.
+const LONG: Keep = Keep {
+    linger: Duration::from_secs(1),
+    ..KEEP
+};
+
 type Answer = oneshot::Receiver<Result<Lease, LockError>>;
 
 /// The server's side: which permits were given back.
@@ -166,6 +172,23 @@ impl House {
 
     fn told(&self, stamp: u64, wait: bool) {
         let effects = self.rooms().told(self.now(), stamp, wait);
+        effects.run();
+    }
+
+    fn queued(&self) {
+        let effects = self.rooms().queued();
+        effects.run();
+    }
+
+    /// The agent looks, and asks about so many permits, if it does.
+    fn asks(&self) -> Option<usize> {
+        let (turn, effects) = self.rooms().turn(self.now());
+        effects.run();
+        turn.question.map(|tokens| tokens.len())
+    }
+
+    fn answered(&self, stamp: u64, wait: bool) {
+        let effects = self.rooms().answered(self.now(), Some((stamp, wait)));
         effects.run();
     }
 
@@ -392,14 +415,13 @@ fn nothing_idle_is_handed_out_while_the_server_may_have_forgotten_it() {
 
 #[test]
 fn an_answer_to_what_was_asked_before_the_doubt_does_not_end_it() {
-    let house = with_one_idle(KEEP, 3);
-    drop(house.holds());
+    let house = with_one_idle(LONG, 3);
     let asks = || {
         let (turn, effects) = house.rooms().turn(house.now());
         effects.run();
         turn.question.is_some()
     };
-    house.wait(1);
+    house.wait(50);
     assert!(asks());
     house.wait(1);
     house.rooms().doubt(house.now());
@@ -548,6 +570,8 @@ fn a_wait_ends_at_its_limit_as_a_refusal_or_as_the_outage_it_was() {
     let Err(Ok((_, mut first))) = house.enter(limit) else {
         panic!("it was to wait")
     };
+    house.turn();
+    house.queued();
     house.wait(30);
     house.turn();
     let refused = first.try_recv();
@@ -571,6 +595,164 @@ fn a_wait_ends_at_its_limit_as_a_refusal_or_as_the_outage_it_was() {
     house.wait(30);
     house.turn();
     assert!(matches!(second.try_recv(), Ok(Err(LockError::Backend(_)))));
+}
+
+#[test]
+fn a_wait_that_ends_before_the_server_has_answered_is_refused_when_it_has() {
+    let limit = Wait::AtMost(Duration::from_millis(1));
+    let late = |house: &Arc<House>| {
+        let Err(Ok((_, mut answer))) = house.enter(limit) else {
+            panic!("it was to wait")
+        };
+        house.turn();
+        house.wait(5);
+        house.turn();
+        assert!(pends(&mut answer), "there may be one for it");
+        answer
+    };
+    let house = House::new(KEEP, 1);
+    let mut served = late(&house);
+    house.arrives();
+    let used = lease_of(&mut served);
+    drop(used);
+    house.rooms().close().run();
+
+    let house = House::new(KEEP, 2);
+    let mut refused = late(&house);
+    house.queued();
+    assert!(matches!(refused.try_recv(), Ok(Err(LockError::Refused(_)))));
+
+    let house = House::new(KEEP, 2);
+    let mut failed = late(&house);
+    let away = BackendError::new(BackendErrorKind::Unreachable, "away", None);
+    let now = house.now();
+    house.rooms().returned(now, away.into(), None, now).run();
+    assert!(matches!(failed.try_recv(), Ok(Err(LockError::Backend(_)))));
+
+    // All that there are came for others.
+    let house = House::new(KEEP, 1);
+    let (_, mut first) = house.waits();
+    let mut refused = late(&house);
+    house.arrives();
+    let _used = lease_of(&mut first);
+    assert!(matches!(refused.try_recv(), Ok(Err(LockError::Refused(_)))));
+}
+
+#[test]
+fn an_outage_that_is_over_is_no_reason_any_more() {
+    let house = House::new(KEEP, 1);
+    house.waits();
+    house.turn();
+    let away = BackendError::new(BackendErrorKind::Unreachable, "away", None);
+    let now = house.now();
+    house.rooms().returned(now, away.into(), None, now).run();
+    house.wait(2000);
+    let Err(Ok((_, mut answer))) = house.enter(Wait::AtMost(Duration::from_millis(30))) else {
+        panic!("it was to wait")
+    };
+    house.turn();
+    house.queued();
+    house.wait(30);
+    house.turn();
+    assert!(matches!(answer.try_recv(), Ok(Err(LockError::Refused(_)))));
+}
+
+#[test]
+fn what_comes_for_one_who_does_not_wait_is_not_given_to_who_does() {
+    let house = House::new(KEEP, 3);
+    let (_, mut waits) = house.waits();
+    let Err(Ok((id, mut tries))) = house.enter(Wait::No) else {
+        panic!("it was to ask")
+    };
+    assert_eq!(house.turn(), 2);
+    house.arrives_for(Some(id));
+    let _used = lease_of(&mut tries);
+    assert!(pends(&mut waits));
+    house.arrives();
+    drop(lease_of(&mut waits));
+}
+
+#[test]
+fn a_doubt_lasts_until_all_permits_have_been_asked_about() {
+    let house = House::new(LONG, 200);
+    let states: Vec<_> = (0..150).map(|_| house.arrives()).collect();
+    house.rooms().doubt(house.now());
+    for asked in [64, 64, 22] {
+        assert!(house.enter(Wait::No).is_err(), "nothing is handed out");
+        house.wait(1);
+        assert_eq!(house.asks(), Some(asked), "at once");
+        house.answered(5, false);
+    }
+    drop(house.holds());
+
+    // What was forgotten is the first that is known of it.
+    house.wait(50);
+    assert_eq!(house.asks(), Some(64));
+    states[0].lose(LostReason::Gone);
+    house.answered(6, false);
+    assert!(house.enter(Wait::No).is_err(), "nothing is handed out");
+    house.wait(1);
+    assert_eq!(house.asks(), Some(64), "at once");
+}
+
+#[test]
+fn what_is_only_held_is_not_asked_about() {
+    let house = House::new(LONG, 3);
+    let (_, mut first) = house.waits();
+    house.turn();
+    house.arrives();
+    let used = lease_of(&mut first);
+    house.wait(3000);
+    let (turn, effects) = house.rooms().turn(house.now());
+    effects.run();
+    assert_eq!(
+        (turn.question, turn.rest),
+        (None, Some(Duration::from_secs(1)))
+    );
+    drop(used);
+    assert_eq!(house.asks(), None, "it is kept since now");
+    house.wait(49);
+    let used = house.holds();
+    assert_eq!(house.asks(), None);
+    house.wait(1);
+    assert_eq!(house.asks(), Some(1), "it is used again");
+    drop(used);
+}
+
+#[test]
+fn a_word_that_no_later_one_undoes_is_asked_about_by_who_holds() {
+    let house = House::new(KEEP, 3);
+    // As anybody may publish, or the server said before its clock was set back.
+    house.told((1 << 53) - 1, true);
+    let (_, mut first) = house.waits();
+    house.turn();
+    house.arrives();
+    let used = lease_of(&mut first);
+    house.told(7, false);
+    house.wait(999);
+    assert_eq!(house.asks(), None, "they may wait");
+    house.wait(51);
+    assert_eq!(house.asks(), Some(1));
+    house.answered(8, false);
+    drop(used);
+    drop(house.holds());
+    assert_eq!((house.ended(), house.rooms().tally().reused), (0, 1));
+}
+
+#[test]
+fn as_many_fences_are_set_aside_as_are_handed_out_whoever_asks() {
+    let fenced = Keep {
+        fences: Some(40),
+        linger: Duration::ZERO,
+        ..KEEP
+    };
+    let house = House::new(fenced, 1);
+    house.waits();
+    house.rooms().enter(house.now(), &terms(Wait::No));
+    let (turn, effects) = house.rooms().turn(house.now());
+    effects.run();
+    assert!(!turn.start.is_empty());
+    assert!(turn.start.iter().all(|start| start.terms.kept == 41));
 }
 
 #[test]

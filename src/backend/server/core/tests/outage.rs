@@ -149,3 +149,22 @@ fn a_connection_that_comes_up_ends_the_outage() {
     assert!(is_open(&mut next));
     desk.call();
 }
+
+#[test]
+fn who_is_queued_keeps_its_place_in_an_outage_unless_a_home_hopes_for_others_with_it() {
+    for kept in [0, 1] {
+        let mut desk = Desk::new();
+        let mut request = urgent(Wait::Unbounded, 0);
+        request.terms.kept = kept;
+        let (_, mut waits) = desk.acquire(request);
+        let call = desk.call();
+        let stamp = desk.server_us();
+        desk.queued(call, stamp, stamp, 5000);
+        outage(&mut desk);
+        if kept == 0 {
+            assert!(is_open(&mut waits));
+        } else {
+            assert_eq!(failed(&mut waits), BackendErrorKind::TimedOut);
+        }
+    }
+}
