@@ -68,3 +68,30 @@ impl<C, E> Intake<C, E> {
         self.deserted
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use tokio::sync::mpsc::unbounded_channel;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn all_that_was_asked_is_taken_before_it_is_known_that_nobody_is_left() {
+        let (commands, asked) = unbounded_channel();
+        let (events, heard) = unbounded_channel();
+        let mut intake = Intake::new(asked, heard);
+        for command in 0..=INTAKE {
+            commands.send(command).expect("it is listened to");
+        }
+        drop(commands);
+        events.send("an event").expect("it is listened to");
+        intake.take(Instant::FAR).await;
+        assert_eq!((intake.asked.len(), intake.heard.len()), (INTAKE, 1));
+        assert!(!intake.is_deserted(), "one more has asked");
+        intake.asked.clear();
+        intake.heard.clear();
+        intake.take(Instant::FAR).await;
+        assert_eq!(intake.asked, [INTAKE]);
+        assert!(intake.is_deserted());
+    }
+}

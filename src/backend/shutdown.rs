@@ -56,8 +56,8 @@ pub(super) trait Closing {
     /// Whether nothing is left that is worth waiting for.
     fn is_done(&self, now: Instant) -> bool;
 
-    /// The leases that are known still: those that count as given back though they were not forgotten
-    /// yet, and those that were not given back.
+    /// The leases that are known still: those that count as given back though they were not
+    /// forgotten yet, and those that were not given back.
     fn left(&self) -> ShutdownReport;
 
     fn shut_down(

@@ -50,7 +50,8 @@ impl Closing for Core {
         !self.entries.values().any(open)
     }
 
-    /// Those that are given back will be counted when they are forgotten, which nobody hears any more.
+    /// Those that are given back will be counted when they are forgotten, which nobody hears any
+    /// more.
     fn left(&self) -> ShutdownReport {
         let mut left = ShutdownReport::default();
         for entry in self.entries.values() {
