@@ -446,7 +446,7 @@ fn nothing_idle_is_handed_out_while_the_server_can_not_be_asked() {
         effects.run();
         turn.question.is_some()
     };
-    house.wait(1);
+    house.wait(50);
     assert!(asks());
     let answer = |answer| {
         let effects = house.rooms().answered(house.now(), answer);
