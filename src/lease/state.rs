@@ -241,6 +241,13 @@ impl LeaseState {
         self.status.load(Ordering::Acquire) == HELD && !self.has_passed()
     }
 
+    /// Whether it lasts for so long from `now` on, which is the present.
+    pub(crate) fn lasts(&self, now: Instant, least: Duration) -> bool {
+        self.status.load(Ordering::Acquire) == HELD
+            && now < self.deadline()
+            && self.deadline().since(now) >= least
+    }
+
     pub(crate) fn remaining(&self) -> Duration {
         if let Some(whole) = self.whole.as_ref().filter(|_| self.is_held()) {
             return whole.remaining();

@@ -150,6 +150,11 @@ impl Home {
         let changed = change(&mut rooms);
         let rouse = rooms.rouse(now);
         drop(rooms);
+        self.heed(rouse);
+        changed
+    }
+
+    fn heed(&self, rouse: Rouse) {
         match rouse {
             Rouse::Rest => {}
             Rouse::Wake => self.wake.notify_one(),
@@ -160,7 +165,6 @@ impl Home {
                 }
             }
         }
-        changed
     }
 
     /// Fails as the backend's own sending does.
@@ -217,7 +221,16 @@ impl Place for Home {
             return self.pass_by(terms);
         }
         let now = Instant::now();
-        match self.change(now, |rooms| rooms.enter(now, terms)) {
+        let mut rooms = self.rooms();
+        let entry = rooms.enter(now, terms);
+        let rouse = match entry {
+            // Nothing is due any earlier for it.
+            Entry::In(..) => Rouse::Rest,
+            _ => rooms.rouse(now),
+        };
+        drop(rooms);
+        self.heed(rouse);
+        match entry {
             Entry::In(mark, fence) => {
                 Acquire::Ready(Ok(Lease::new(Arc::clone(myself), mark, fence)))
             }

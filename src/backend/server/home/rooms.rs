@@ -899,7 +899,7 @@ impl Rooms {
 impl Permit {
     /// Whether enough is left of its lease for another use.
     fn lasts(&self, now: Instant) -> bool {
-        self.lease.state().deadline().since(now) >= self.least && self.lease.state().is_held()
+        self.lease.state().lasts(now, self.least)
     }
 }
 
