@@ -503,6 +503,25 @@ async fn who_keeps_permits_starves_nobody_in_its_own_process_who_does_not() {
 }
 
 #[tokio::test]
+async fn a_limit_that_an_operator_lowers_binds_a_process_that_is_alone_and_busy() {
+    let rig = ServerRig::start();
+    let gate = keeping(&rig.handle(), 4);
+    let busy = Busy::start(&gate, 8);
+    wait_for("it has all", LIMIT, async || held(&rig).await == 4).await;
+    let records = rig.server.keys_with("suite:{").await;
+    let records = records.iter().find(|key| key.ends_with(":sr:reports"));
+    let records = records.expect("permits are recorded");
+    rig.server.command(&["HSET", records, "L", "1"]).await;
+    wait_for("it has one", LIMIT, async || held(&rig).await == 1).await;
+    let before = busy.done();
+    wait_for("it gets on", LIMIT, async || busy.done() > before + 100).await;
+    busy.end().await;
+    rig.server.command(&["HDEL", records, "L"]).await;
+    drop(gate);
+    rig.settled().await;
+}
+
+#[tokio::test]
 async fn a_recall_that_was_forged_ends_no_keeping_for_good() {
     let rig = ServerRig::start();
     let gate = keeping(&rig.handle(), 2);

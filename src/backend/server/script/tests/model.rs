@@ -572,7 +572,12 @@ impl Model {
     }
 
     pub(super) fn recheck(&self, instance: &str, tokens: &[String]) -> Vec<Field> {
-        let others = u64::from(self.others_wait(instance));
+        let held = match self.kind {
+            Kind::Semaphore => self.used(),
+            _ => 1,
+        };
+        let over = self.limit.is_some_and(|limit| held > limit);
+        let others = u64::from(over || self.others_wait(instance));
         let mut answer = vec![self.us, self.stamp(), others];
         answer.extend(
             tokens

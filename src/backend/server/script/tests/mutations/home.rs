@@ -402,8 +402,8 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     Mutation {
         name: "a recheck that says that its process lives",
         changes: &[(
-            "local answer = {us, gate_stamp(gate), others(gate, instance)}",
-            "redis.call(\"PEXPIRE\", queue, 1)\nredis.call(\"DEL\", records)\nlocal answer = {us, gate_stamp(gate), others(gate, instance)}",
+            "local answer = {us, gate_stamp(gate), over and 1 or others(gate, instance)}",
+            "redis.call(\"PEXPIRE\", queue, 1)\nredis.call(\"DEL\", records)\nlocal answer = {us, gate_stamp(gate), over and 1 or others(gate, instance)}",
         )],
         found_by: &["a_recheck_writes_nothing"],
     },
