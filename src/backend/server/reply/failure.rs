@@ -274,7 +274,7 @@ fn read<'a>(code: &'a str, details: Option<&'a str>) -> (&'a str, BackendErrorKi
 
 /// What no server gives a code of its own is known by how its text begins.
 fn worded(details: &str) -> (&'static str, BackendErrorKind) {
-    const WORDED: [(&str, &str, BackendErrorKind); 13] = [
+    const WORDED: [(&str, &str, BackendErrorKind); 16] = [
         // A script's own command, in 6.2 and 7.0, and later.
         (
             "The user executing the script can't",
@@ -325,6 +325,22 @@ fn worded(details: &str) -> (&'static str, BackendErrorKind) {
         (
             "Unknown Redis command called",
             "ERR",
+            BackendErrorKind::Unsupported,
+        ),
+        // In Valkey 9, in 6.2, and in all others.
+        (
+            "Attempted to access a non local",
+            "CROSSSLOT",
+            BackendErrorKind::Unsupported,
+        ),
+        (
+            "Attempted to access keys that",
+            "CROSSSLOT",
+            BackendErrorKind::Unsupported,
+        ),
+        (
+            "Lua script attempted to access a non local",
+            "CROSSSLOT",
             BackendErrorKind::Unsupported,
         ),
         (

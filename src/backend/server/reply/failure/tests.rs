@@ -423,6 +423,21 @@ fn codes_that_no_single_server_gives_are_known() {
 }
 
 #[test]
+fn a_script_that_a_moving_slot_ended_half_way_is_unknown_in_any_wording() {
+    for details in [
+        "Error running script (call to f_1): @user_script:1: @user_script: 1: Lua script attempted \
+         to access a non local key in a cluster node",
+        "Script attempted to access a non local key in a cluster node script: f_1, on @user_script:1.",
+        "Attempted to access a non local key in a cluster node script: on @user_script:1.",
+    ] {
+        let error = make_extension_error("ERR".to_owned(), Some(details.to_owned()));
+        let failure = Failure::of_server(ServerError::try_from(error).expect("a server's"));
+        let failure = failure.of_moving_slot();
+        assert!(matches!(failure, Failure::Unknown(None)), "{failure:?}");
+    }
+}
+
+#[test]
 fn what_quotes_a_request_or_names_a_server_is_not_told() {
     for (code, details) in [
         (
