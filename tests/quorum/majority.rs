@@ -169,7 +169,10 @@ async fn a_waiter_goes_on_waiting_while_a_majority_is_away_and_is_served_after()
         servers.proxies[server].set(Mode::Cut);
     }
     drop(guard);
-    servers.settled_at(2).await;
+    wait_for("a majority is away", LIMIT, async || {
+        a.mutex("other").try_lock().await.is_err()
+    })
+    .await;
     for server in [0, 1] {
         servers.proxies[server].set(Mode::Pass);
     }
