@@ -167,6 +167,11 @@ impl Semaphore {
     /// that is what a recall costs that was lost. So it is for busy gates, not for thousands of keys.
     /// In memory it changes nothing: there is no call to save.
     ///
+    /// # Cancel safety
+    ///
+    /// A request that is dropped while it waits leaves its place here at once. What was asked of the
+    /// server on its behalf serves whoever comes next here, or is given up after 50 ms.
+    ///
     /// # Errors
     ///
     /// If a setting is out of range, the lease is not [renewed](crate::LeaseMode::Renewed) or has a

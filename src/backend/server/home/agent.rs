@@ -47,8 +47,7 @@ pub(super) async fn attend(home: Arc<Home>) {
         tokio::select! {
             biased;
             Some(found) = seekers.join_next() => {
-                // One that panicked is missed by nobody but those who wait: they have an end, or are
-                // served by the next.
+                // None panics: each awaits one channel.
                 if let Ok(found) = found {
                     home.found(found);
                 }

@@ -111,7 +111,7 @@ pub(super) struct Turn {
 pub(super) struct Effects {
     told: Vec<(Answer, Result<Lease, LockError>)>,
     ended: Vec<(Lease, Option<oneshot::Sender<ReleaseAnswer>>)>,
-    released: Option<oneshot::Sender<ReleaseAnswer>>,
+    released: Option<(oneshot::Sender<ReleaseAnswer>, Release)>,
 }
 
 impl Effects {
@@ -123,8 +123,8 @@ impl Effects {
             // A caller that has gone meanwhile drops the lease right here, which gives it back.
             let _ = answer.send(told);
         }
-        if let Some(answer) = self.released {
-            let _ = answer.send(Ok(Release::Released));
+        if let Some((answer, release)) = self.released {
+            let _ = answer.send(Ok(release));
         }
     }
 
@@ -348,10 +348,8 @@ impl Rooms {
     ) -> Effects {
         let mut effects = Effects::default();
         let Some(slot) = self.slot_in_use(mark) else {
-            if let Some(answer) = answer {
-                // It was lost, and is forgotten.
-                let _ = answer.send(Ok(Release::NoLongerHeld));
-            }
+            // It was lost, and is forgotten.
+            effects.released = answer.map(|answer| (answer, Release::NoLongerHeld));
             return effects;
         };
         let wanted = self.waiting.keys().next().copied();
@@ -362,7 +360,7 @@ impl Rooms {
             self.end(slot, answer, &mut effects);
             return effects;
         }
-        effects.released = answer;
+        effects.released = answer.map(|answer| (answer, Release::Released));
         self.begin_to_keep(now);
         match wanted {
             Some(id) if self.doubted.is_none() => {
@@ -635,8 +633,9 @@ impl Rooms {
         };
         let Some((stamp, wait)) = answer else {
             // Who can't ask can't know what the server has lost, and serves no more than who has to
-            // ask it for each request.
+            // ask it for each request. All are asked about from here on.
             self.doubted.get_or_insert(now);
+            self.ask_from = 0;
             return Effects::default();
         };
         self.others.answered(now, sent, stamp, wait);

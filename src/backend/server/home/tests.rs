@@ -465,6 +465,39 @@ fn nothing_idle_is_handed_out_while_the_server_can_not_be_asked() {
 }
 
 #[test]
+fn a_question_without_an_answer_has_all_permits_asked_about_again() {
+    let keep = Keep {
+        linger: Duration::from_secs(60),
+        ..KEEP
+    };
+    let house = House::new(keep, 100);
+    for _ in 0..100 {
+        house.arrives();
+    }
+    let question = || {
+        house.wait(50);
+        let (turn, effects) = house.rooms().turn(house.now());
+        effects.run();
+        turn.question.map(|tokens| tokens.len())
+    };
+    let answer = |answer| {
+        let effects = house.rooms().answered(house.now(), answer);
+        effects.run();
+    };
+    assert_eq!(question(), Some(64));
+    answer(None);
+    assert_eq!(question(), Some(64), "from the first one on");
+    answer(Some((5, false)));
+    assert!(
+        house.enter(Wait::Unbounded).is_err(),
+        "36 are left to ask about"
+    );
+    assert_eq!(question(), Some(36));
+    answer(Some((6, false)));
+    assert!(house.rooms().tally().idle >= 99);
+}
+
+#[test]
 fn what_the_server_has_forgotten_is_not_handed_out() {
     let house = House::new(KEEP, 3);
     let state = house.arrives();
