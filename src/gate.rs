@@ -135,7 +135,6 @@ impl Gate {
         }
         self.keep = Some(keep);
         self.check_keep()?;
-        self.terms.kept = keep.told();
         let resource = self.origin.resource(&self.prefix, self.key.as_ref());
         self.place = self.place(resource);
         Ok(self)
@@ -144,7 +143,6 @@ impl Gate {
     /// The same gate, of which each request asks the server.
     pub(crate) fn keep_nothing(mut self) -> Self {
         self.keep = None;
-        self.terms.kept = 0;
         let resource = self.origin.resource(&self.prefix, self.key.as_ref());
         self.place = self.place(resource);
         self

@@ -216,7 +216,8 @@ fn encode<const N: usize>(bytes: &[u8]) -> [u8; N] {
 /// server's data, unless the server's clock steps back further than the outage lasted. The server
 /// remembers the last number for a minute beyond its last use, or for the length of a renewed lease:
 /// behind a longer one that is not renewed, a clock that steps back by more than a minute may give a
-/// smaller number. It fits in 53 bits.
+/// smaller number. It fits in 53 bits. Permits that their process
+/// [keeps](crate::Semaphore::keep_permits) have no order: theirs is 0.
 ///
 /// Source: M. Kleppmann, *How to do distributed locking* (2016).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -133,6 +133,10 @@ impl Mutex {
             let field = "local_handoffs";
             return Err(ConfigError::out_of_range(field, handoffs, "0 to 64"));
         }
+        if handoffs == 0 {
+            let gate = self.gate.keep_nothing();
+            return Ok(Self { gate });
+        }
         if self.gate.is_exact() {
             let problem = "others who use the key verbatim wait unseen; use a mutex by name";
             return Err(ConfigError::new("local_handoffs", problem));
@@ -143,11 +147,9 @@ impl Mutex {
             linger: Duration::ZERO,
             fences: Some(handoffs),
         };
-        let gate = match handoffs {
-            0 => self.gate.keep_nothing(),
-            _ => self.gate.keep(keep)?,
-        };
-        Ok(Self { gate })
+        Ok(Self {
+            gate: self.gate.keep(keep)?,
+        })
     }
 
     /// What came of [`local_handoffs`](Self::local_handoffs) in this process.

@@ -8,7 +8,7 @@ use portcullis::{BackendErrorKind, Builder, Portcullis, ServerVote};
 
 use crate::common::{LIMIT, LONG, give_back, promptly, take, within};
 use crate::servers::{Failing, Servers};
-use crate::support::{Proxy, Server};
+use crate::support::{Proxy, Server, recommended};
 
 /// Loses nothing in a restart.
 const DURABLE: [&str; 4] = ["--appendonly", "yes", "--appendfsync", "always"];
@@ -181,29 +181,12 @@ async fn servers_that_may_have_forgotten_leases_are_told_and_so_is_that_nothing_
 #[tokio::test]
 async fn a_right_that_is_missing_is_named_where_it_is_missing_and_the_recommended_ones_suffice() {
     let servers = durable(3);
-    let text = include_str!("../../SECURITY.md");
-    let rest = text.split("resetchannels resetkeys -@all\n").nth(1);
-    let rights = rest.and_then(|rest| rest.split("```").next());
-    let rights = rights.expect("a template").replace("shop:", "shop:quorum:");
-    let all: Vec<&str> = rights.split_whitespace().collect();
-    let user = [
-        "ACL",
-        "SETUSER",
-        "shop",
-        "reset",
-        "on",
-        ">open",
-        "resetchannels",
-        "-@all",
-    ];
+    let rights = recommended().join(" ").replace("shop:", "shop:quorum:");
+    let all: Vec<&str> = rights.split(' ').chain(["+config|get"]).collect();
+    let mut urls = Vec::new();
     for server in &servers {
-        server
-            .command(&[&user[..], &all, &["+config|get"]].concat())
-            .await;
+        urls.push(server.url_of_user(&all).await);
     }
-    let urls = servers
-        .iter()
-        .map(|server| format!("redis://shop:open@127.0.0.1:{}/", server.port()));
     let builder = || Portcullis::builder().quorum(urls.clone()).prefix("shop");
     let report = look(builder()).await;
     for number in 1..=3 {

@@ -19,6 +19,7 @@ mod process;
 mod proxy;
 pub(crate) mod sentinel;
 mod server;
+mod user;
 mod wait;
 
 #[allow(unused_imports, reason = "each test binary uses its own part")]
@@ -31,5 +32,6 @@ pub(crate) use self::{
     process::{Other, my_role, say, signal},
     proxy::{Flow, Mode, Proxy},
     server::{FREE_PORT, Server},
+    user::recommended,
     wait::wait_for,
 };

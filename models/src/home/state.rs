@@ -1,5 +1,7 @@
 //! All there is: homes, the server, what is under way, and what the promises are judged by.
 
+pub use crate::state::Mode;
+
 use super::world::{Clock, Faults, LEASE, Load, PROCESSES, TIMEOUT, World};
 
 /// How many tokens a process has. One is drawn again when nothing refers to it any more.
@@ -49,18 +51,6 @@ pub enum Slot {
     },
     /// Its `end` was sent. Whether it was held.
     Ending(bool),
-}
-
-/// What a process does.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub enum Mode {
-    /// It runs.
-    #[default]
-    Running,
-    /// It stands still.
-    Paused,
-    /// It is gone.
-    Crashed,
 }
 
 /// What one process keeps of the gate.

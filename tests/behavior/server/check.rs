@@ -17,7 +17,7 @@ use crate::common::{
 };
 use crate::leftovers::{immortal, leftovers};
 use crate::rig::{Rig, ServerRig};
-use crate::support::{Mode, Proxy, Server, wait_for};
+use crate::support::{Mode, Proxy, Server, recommended, wait_for};
 
 pub(super) async fn look(handle: &Portcullis) -> Report {
     let report = within(LIMIT, "it is looked at", handle.check().into_future()).await;
@@ -46,28 +46,9 @@ fn remarkable(report: &Report) -> Vec<String> {
     findings.map(|finding| format!("{finding:?}")).collect()
 }
 
-/// The user that SECURITY.md recommends, for the prefix `shop`: one word for each right.
-pub(super) fn recommended() -> Vec<&'static str> {
-    let text = include_str!("../../../SECURITY.md");
-    let rest = text.split("resetchannels resetkeys -@all\n").nth(1);
-    let template = rest.and_then(|rest| rest.split("```").next());
-    template.expect("a template").split_whitespace().collect()
-}
-
 /// For a handle of a user with these rights and no others.
 pub(super) async fn of_user(rig: &ServerRig, rights: &[&str]) -> Builder {
-    let user = [
-        "ACL",
-        "SETUSER",
-        "shop",
-        "reset",
-        "on",
-        ">open",
-        "resetchannels",
-        "-@all",
-    ];
-    rig.server.command(&[&user[..], rights].concat()).await;
-    let url = format!("redis://shop:open@127.0.0.1:{}/", rig.server.port());
+    let url = rig.server.url_of_user(rights).await;
     rig.builder().url(url).prefix("shop")
 }
 

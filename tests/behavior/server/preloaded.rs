@@ -7,12 +7,12 @@ use portcullis::check::Finding;
 use portcullis::{BackendErrorKind, Portcullis, Quota, scripts};
 use redis::Value;
 
-use super::check::{look, missing, of_user, recommended};
+use super::check::{look, missing, of_user};
 use super::{mutex, semaphore};
 use crate::common::{LIMIT, LONG, failure, give_back, queue, served, take, until_waiting, within};
 use crate::leftovers::ask;
 use crate::rig::{Rig, ServerRig};
-use crate::support::{Server, wait_for};
+use crate::support::{Server, recommended, wait_for};
 
 /// As an administrator does it.
 async fn load(rig: &ServerRig) {

@@ -6,6 +6,7 @@
 
 mod agent;
 mod others;
+mod permits;
 mod rooms;
 #[cfg(test)]
 mod tests;
@@ -210,8 +211,7 @@ impl Home {
         };
         self.change(Instant::now(), Rooms::passed_by).run();
         let beside: Arc<dyn Place> = Arc::new(Beside { home });
-        let terms = Terms { kept: 0, ..*terms };
-        self.seat.acquire(&beside, &terms)
+        self.seat.acquire(&beside, terms)
     }
 }
 

@@ -9,14 +9,14 @@
 //! 3. While others wait nothing is idle, and no permit is passed on for longer than its turn.
 //! 4. Leases, answers and wakers run when the lock is free: they go out as [`Effects`].
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use tokio::sync::oneshot;
 
 use super::others::{Others, QUESTION};
-use crate::backend::server::call::MOST_RECHECKED;
+use super::permits::{Permit, Permits};
 use crate::backend::server::core::retry_in;
 use crate::backend::{Keep, Kept, Place, ReleaseAnswer, Terms, Wait};
 use crate::error::{BackendError, BackendErrorKind, LockError, Refusal, RefusalKind};
@@ -24,36 +24,10 @@ use crate::lease::{Lease, LeaseState, Release};
 use crate::time::Instant;
 use crate::token::{FencingToken, Token};
 
-/// How many tokens one question asks about at most.
-const ASKED: usize = MOST_RECHECKED;
 /// How long a seeker that nobody here needs any more is left in the queue, for who comes next.
 const SURPLUS: Duration = Duration::from_millis(50);
 
 type Answer = oneshot::Sender<Result<Lease, LockError>>;
-
-/// A permit that this process has.
-#[derive(Debug)]
-struct Permit {
-    lease: Lease,
-    granted: Instant,
-    /// How much has to be left of its lease for another use.
-    least: Duration,
-    /// How often it was handed on in all.
-    uses: u32,
-    /// How often since others wait, in that turn of theirs.
-    passes: (u32, u32),
-    /// Since when nobody uses it.
-    idle: Option<Instant>,
-}
-
-/// A place for a permit. Its number and its age make the mark of a use.
-#[derive(Debug, Default)]
-struct Slot {
-    age: u32,
-    permit: Option<Permit>,
-    /// The last permit that was lost in use, and the age of that use: its user may look later.
-    lost: Option<(u32, Arc<LeaseState>)>,
-}
 
 /// Somebody who waits here.
 #[derive(Debug)]
@@ -140,13 +114,7 @@ pub(super) struct Rooms {
     place: Weak<dyn Place>,
     keep: Keep,
     limit: u32,
-    slots: Vec<Slot>,
-    free: Vec<u32>,
-    /// The slots of idle permits, the one that has been so for the shortest time last.
-    idle: VecDeque<u32>,
-    held: u32,
-    /// How many of those have had more than one use.
-    again: u32,
+    permits: Permits,
     waiting: BTreeMap<u64, Waiter>,
     ends: BTreeSet<(Instant, u64)>,
     /// Those whose wait has ended before the server said a word of whether it has a permit for them.
@@ -169,9 +137,6 @@ pub(super) struct Rooms {
     /// The sending of a question that is under way.
     asking: Option<Instant>,
     asked: Instant,
-    /// Which slot the next question begins with. It asks about one after the other, in as many questions
-    /// as that takes.
-    ask_from: usize,
     /// Why the last acquire failed, until one does not.
     trouble: Option<BackendError>,
     attempts: u32,
@@ -189,11 +154,7 @@ impl Rooms {
             place,
             keep,
             limit,
-            slots: Vec::new(),
-            free: Vec::new(),
-            idle: VecDeque::new(),
-            held: 0,
-            again: 0,
+            permits: Permits::default(),
             waiting: BTreeMap::new(),
             ends: BTreeSet::new(),
             overdue: BTreeSet::new(),
@@ -207,7 +168,6 @@ impl Rooms {
             doubted: None,
             asking: None,
             asked: Instant::from_nanos(0),
-            ask_from: 0,
             trouble: None,
             attempts: 0,
             retry_at: Instant::from_nanos(0),
@@ -219,10 +179,10 @@ impl Rooms {
     }
 
     pub(super) fn tally(&self) -> Kept {
-        let idle = u32::try_from(self.idle.len()).unwrap_or(u32::MAX);
+        let idle = self.permits.idle();
         Kept {
             idle,
-            used: self.held.saturating_sub(idle),
+            used: self.permits.held() - idle,
             ..self.tally
         }
     }
@@ -248,7 +208,7 @@ impl Rooms {
         }
         let crowd = u32::try_from(self.waiting.len()).unwrap_or(u32::MAX);
         // For so many more the server may have one: who is on its way to it does not wait yet.
-        let spare = self.limit.saturating_sub(self.held);
+        let spare = self.limit.saturating_sub(self.permits.held());
         let busy = terms.wait == Wait::No && crowd >= spare;
         let full = terms.wait != Wait::No && crowd >= terms.max_waiters.max(spare);
         if busy || full {
@@ -282,61 +242,23 @@ impl Rooms {
         Entry::Waits(id, receiver)
     }
 
-    /// An idle permit, the one that was used last: those that are not needed grow old.
     fn take_idle(&mut self, now: Instant) -> Option<(u64, FencingToken)> {
-        if self.doubted.is_some() {
+        let slot = self.permits.newest_idle()?;
+        // One that does not last is given back by the agent.
+        if self.doubted.is_some() || !self.permits.get(slot)?.lasts(now) {
             return None;
         }
-        let slot = *self.idle.back()?;
-        let permit = self.permit(slot)?;
-        if !permit.lasts(now) {
-            // The agent gives it back.
-            return None;
-        }
-        self.idle.pop_back();
         self.tally.reused += 1;
         self.use_again(slot)
     }
 
-    fn permit(&mut self, slot: u32) -> Option<&mut Permit> {
-        self.slots.get_mut(slot as usize)?.permit.as_mut()
-    }
-
-    /// Begins the next use of a permit, by a mark that none had before.
     fn use_again(&mut self, slot: u32) -> Option<(u64, FencingToken)> {
-        let fences = self.keep.fences.is_some();
-        let place = self.slots.get_mut(slot as usize)?;
-        let permit = place.permit.as_mut()?;
-        permit.idle = None;
-        place.age = place.age.wrapping_add(1) & MAX_AGE;
-        let fence = if fences {
-            FencingToken::new(permit.lease.fencing_token().get() + u64::from(permit.uses))
-        } else {
-            // Of several that are used again and again nothing is in order: who compares refuses it.
-            FencingToken::new(0)
-        };
-        self.again += u32::from(permit.uses == 1);
-        permit.uses = permit.uses.saturating_add(1);
-        Some((mark(slot, place.age), fence))
-    }
-
-    /// The slot of the use that `mark` names, if that is under way.
-    fn slot_in_use(&self, mark: u64) -> Option<u32> {
-        let (slot, age) = parts(mark);
-        let place = self.slots.get(slot as usize)?;
-        let used = place.permit.as_ref()?.idle.is_none();
-        (used && place.age == age).then_some(slot)
+        self.permits.use_again(slot, self.keep.fences.is_some())
     }
 
     /// What the lease of a use is one use of.
     pub(super) fn whole(&self, mark: u64) -> Option<Arc<LeaseState>> {
-        let (slot, age) = parts(mark);
-        let place = self.slots.get(slot as usize)?;
-        match (self.slot_in_use(mark), &place.permit, &place.lost) {
-            (Some(_), Some(permit), _) => Some(Arc::clone(permit.lease.state())),
-            (_, _, Some((lost, whole))) if *lost == age => Some(Arc::clone(whole)),
-            _ => None,
-        }
+        self.permits.whole(mark)
     }
 
     /// The use that `mark` names is over.
@@ -347,7 +269,7 @@ impl Rooms {
         answer: Option<oneshot::Sender<ReleaseAnswer>>,
     ) -> Effects {
         let mut effects = Effects::default();
-        let Some(slot) = self.slot_in_use(mark) else {
+        let Some(slot) = self.permits.in_use(mark) else {
             // It was lost, and is forgotten.
             effects.released = answer.map(|answer| (answer, Release::NoLongerHeld));
             return effects;
@@ -380,45 +302,26 @@ impl Rooms {
     /// Whether a permit may have another use: as long as nobody else wants it, and then for a turn.
     fn may_be_used(&self, now: Instant, slot: u32) -> bool {
         let (keep, others) = (self.keep, self.others_wait());
-        let turn = self.others.turn;
-        let Some(permit) = self
-            .slots
-            .get(slot as usize)
-            .and_then(|slot| slot.permit.as_ref())
-        else {
-            return false;
-        };
-        let since = self.others.since(permit.granted);
-        let passes = if permit.passes.1 == turn {
-            permit.passes.0
-        } else {
-            0
-        };
-        permit.lasts(now)
-            && keep.fences.is_none_or(|fences| permit.uses <= fences)
-            && (!others || passes < keep.passes && now < since.after(keep.turn))
+        self.permits.get(slot).is_some_and(|permit| {
+            let since = self.others.since(permit.granted);
+            let passes = permit.passes_in(self.others.turn);
+            permit.lasts(now)
+                && keep.fences.is_none_or(|fences| permit.uses <= fences)
+                && (!others || passes < keep.passes && now < since.after(keep.turn))
+        })
     }
 
     fn count_pass(&mut self, slot: u32) {
-        let (others, turn) = (self.others_wait(), self.others.turn);
-        if let Some(permit) = self.permit(slot)
-            && others
+        if self.others_wait()
+            && let Some(permit) = self.permits.get_mut(slot)
         {
-            let before = if permit.passes.1 == turn {
-                permit.passes.0
-            } else {
-                0
-            };
-            permit.passes = (before + 1, turn);
+            permit.count_pass(self.others.turn);
         }
     }
 
     fn rest(&mut self, now: Instant, slot: u32) {
         self.begin_to_keep(now);
-        if let Some(permit) = self.permit(slot) {
-            permit.idle = Some(now);
-            self.idle.push_back(slot);
-        }
+        self.permits.rest(now, slot);
     }
 
     /// Gives the permit in `slot` to who waits by the number `id`.
@@ -451,15 +354,8 @@ impl Rooms {
         answer: Option<oneshot::Sender<ReleaseAnswer>>,
         effects: &mut Effects,
     ) {
-        let Some(place) = self.slots.get_mut(slot as usize) else {
-            return;
-        };
-        if let Some(permit) = place.permit.take() {
-            place.age = place.age.wrapping_add(1) & MAX_AGE;
-            self.free.push(slot);
-            self.held -= 1;
-            self.again -= u32::from(permit.uses > 1);
-            effects.ended.push((permit.lease, answer));
+        if let Some(lease) = self.permits.take(slot) {
+            effects.ended.push((lease, answer));
         }
     }
 
@@ -487,26 +383,13 @@ impl Rooms {
         // Who does not wait has but this one coming: those before it are served by what comes for them.
         let wanted = tries.filter(|id| self.waiting.contains_key(id));
         let wanted = wanted.or_else(|| self.waiting.keys().next().copied());
-        let permit = Permit {
-            lease,
-            granted: now,
-            least,
-            uses: 0,
-            passes: (0, self.others.turn),
-            idle: None,
-        };
-        let slot = self.free.pop().unwrap_or_else(|| {
-            self.slots.push(Slot::default());
-            self.slots.len() as u32 - 1
-        });
-        self.slots[slot as usize].permit = Some(permit);
-        self.held += 1;
+        let slot = self.permits.put(now, lease, least);
         match wanted {
             Some(id) => self.give(slot, id, &mut effects),
             None if self.may_idle() => self.rest(now, slot),
             None => self.end(slot, None, &mut effects),
         }
-        if self.held >= self.limit {
+        if self.permits.held() >= self.limit {
             self.refuse_overdue(&mut effects);
         }
         effects
@@ -599,7 +482,7 @@ impl Rooms {
     fn give_idle_back(&mut self) -> Effects {
         let mut effects = Effects::default();
         if self.others_wait() {
-            while let Some(slot) = self.idle.pop_front() {
+            while let Some((slot, _)) = self.permits.oldest_idle() {
                 self.tally.recalled += 1;
                 self.end(slot, None, &mut effects);
             }
@@ -619,8 +502,8 @@ impl Rooms {
 
     /// The server did not know a permit that was given back: it may have forgotten others as well.
     pub(super) fn doubt(&mut self, now: Instant) {
-        self.doubted = (self.held > 0).then_some(now);
-        self.ask_from = 0;
+        self.doubted = (self.permits.held() > 0).then_some(now);
+        self.permits.ask_anew();
         // Asked at once, or as soon as an earlier question is answered.
         self.asked = Instant::from_nanos(0);
     }
@@ -635,12 +518,12 @@ impl Rooms {
             // Who can't ask can't know what the server has lost, and serves no more than who has to
             // ask it for each request. All are asked about from here on.
             self.doubted.get_or_insert(now);
-            self.ask_from = 0;
+            self.permits.ask_anew();
             return Effects::default();
         };
         self.others.answered(now, sent, stamp, wait);
         if self.doubted.is_some_and(|since| sent >= since) {
-            if self.ask_from == 0 {
+            if self.permits.are_all_asked() {
                 self.doubted = None;
             } else {
                 // Not all of them have been asked about.
@@ -656,10 +539,9 @@ impl Rooms {
         }
         while self.doubted.is_none()
             && let Some(id) = self.waiting.keys().next().copied()
-            && let Some(slot) = self.idle.back().copied()
+            && let Some(slot) = self.permits.newest_idle()
             && self.may_be_used(now, slot)
         {
-            self.idle.pop_back();
             self.tally.reused += 1;
             self.give(slot, id, &mut effects);
         }
@@ -668,24 +550,12 @@ impl Rooms {
 
     /// Forgets what was lost: it is ended already. Tells whether anything was.
     fn sweep(&mut self, effects: &mut Effects) -> bool {
-        let before = self.held;
-        for slot in 0..self.slots.len() as u32 {
-            let place = &self.slots[slot as usize];
-            let Some(permit) = &place.permit else {
-                continue;
-            };
-            let state = permit.lease.state();
-            if state.is_held() {
-                continue;
-            }
-            if permit.idle.is_none() {
-                let lost = (place.age, Arc::clone(state));
-                self.slots[slot as usize].lost = Some(lost);
-            }
-            self.idle.retain(|idle| *idle != slot);
-            self.end(slot, None, effects);
-        }
-        self.held < before
+        let lost = self.permits.take_lost();
+        let any = !lost.is_empty();
+        effects
+            .ended
+            .extend(lost.into_iter().map(|lease| (lease, None)));
+        any
     }
 
     /// Refuses all that is asked from here on, and keeps nothing any more.
@@ -698,7 +568,7 @@ impl Rooms {
         self.ends.clear();
         self.overdue.clear();
         self.tries.clear();
-        while let Some(slot) = self.idle.pop_front() {
+        while let Some((slot, _)) = self.permits.oldest_idle() {
             self.end(slot, None, &mut effects);
         }
         effects
@@ -721,24 +591,19 @@ impl Rooms {
     }
 
     fn is_empty(&self) -> bool {
-        self.held == 0 && self.waiting.is_empty() && self.seeking == 0
+        self.permits.held() == 0 && self.waiting.is_empty() && self.seeking == 0
     }
 
     /// How many more acquires are to be under way for those who wait.
     fn missing(&self) -> u32 {
         let waiting = u32::try_from(self.waiting.len() - self.tries.len()).unwrap_or(u32::MAX);
-        let useful = self.limit.saturating_sub(self.held).max(1);
+        let useful = self.limit.saturating_sub(self.permits.held()).max(1);
         waiting.min(useful).saturating_sub(self.seeking)
-    }
-
-    /// Whether anything here is kept, and not just held by who asked for it.
-    fn keeps(&self) -> bool {
-        !self.idle.is_empty() || self.again > 0
     }
 
     /// Something is about to be kept: questions begin.
     fn begin_to_keep(&mut self, now: Instant) {
-        if !self.keeps() && self.doubted.is_none() {
+        if !self.permits.keeps() && self.doubted.is_none() {
             self.asked = now;
         }
     }
@@ -746,12 +611,12 @@ impl Rooms {
     /// When the next question is due. A word that others wait spares it: what is kept is passed on for a
     /// turn only then, and its end shows what the server has forgotten.
     fn ask_at(&self) -> Instant {
-        if self.held == 0 || self.asking.is_some() {
+        if self.permits.held() == 0 || self.asking.is_some() {
             return Instant::FAR;
         }
         let known = match self.doubted {
             Some(_) => Instant::from_nanos(0),
-            None if self.keeps() => self.others.known_until(),
+            None if self.permits.keeps() => self.others.known_until(),
             // It is just held, by who asked for it: many are, for long.
             None => self.others.stale_at(),
         };
@@ -764,11 +629,7 @@ impl Rooms {
         if self.missing() > 0 || self.tries.values().any(|started| !started) {
             due = self.retry_at;
         }
-        let idle = self
-            .idle
-            .front()
-            .and_then(|slot| self.slots.get(*slot as usize));
-        if let Some(since) = idle.and_then(|slot| slot.permit.as_ref()?.idle) {
+        if let Some((_, since)) = self.permits.oldest_idle() {
             due = due.min(since.after(self.keep.linger));
         }
         if let Some((end, _)) = self.ends.first() {
@@ -785,17 +646,12 @@ impl Rooms {
     pub(super) fn turn(&mut self, now: Instant) -> (Turn, Effects) {
         let (mut turn, mut effects) = (Turn::default(), Effects::default());
         self.sweep(&mut effects);
-        while let Some(slot) = self.idle.front().copied() {
-            let linger = self.keep.linger;
-            let Some(permit) = self.permit(slot) else {
-                self.idle.pop_front();
-                continue;
-            };
-            let old = permit.idle.is_some_and(|since| now >= since.after(linger));
-            if !old && permit.lasts(now) {
+        while let Some((slot, since)) = self.permits.oldest_idle() {
+            let old = now >= since.after(self.keep.linger);
+            let lasts = |permit: &Permit| permit.lasts(now);
+            if !old && self.permits.get(slot).is_some_and(lasts) {
                 break;
             }
-            self.idle.pop_front();
             self.tally.lingered += 1;
             self.end(slot, None, &mut effects);
         }
@@ -803,7 +659,7 @@ impl Rooms {
             && end <= now
         {
             self.ends.remove(&(end, id));
-            if self.trouble.is_none() && !self.queued && self.held < self.limit {
+            if self.trouble.is_none() && !self.queued && self.permits.held() < self.limit {
                 // There may be one for it. So it is refused when the server has said that there is none.
                 self.overdue.insert(id);
                 continue;
@@ -822,7 +678,7 @@ impl Rooms {
         if now >= self.ask_at() {
             self.asked = now;
             self.asking = Some(now);
-            turn.question = Some(self.some_tokens());
+            turn.question = Some(self.permits.some_tokens());
         }
         if self.is_empty() {
             self.attended = false;
@@ -879,37 +735,4 @@ impl Rooms {
             self.surplus = None;
         }
     }
-
-    /// The tokens of what is held here, or as many as one question takes: then of others each time.
-    fn some_tokens(&mut self) -> Vec<Token> {
-        let held = |(at, slot): (usize, &Slot)| {
-            let permit = slot.permit.as_ref()?;
-            Some((at, permit.lease.state().token()))
-        };
-        let mut rest = self.slots.iter().enumerate().skip(self.ask_from);
-        let asked: Vec<(usize, Token)> = rest.by_ref().filter_map(held).take(ASKED).collect();
-        // From the first one on again, if this was the rest.
-        let more = rest.filter_map(held).next();
-        self.ask_from = more.map_or(0, |(at, _)| at);
-        asked.into_iter().map(|(_, token)| token).collect()
-    }
-}
-
-impl Permit {
-    /// Whether enough is left of its lease for another use.
-    fn lasts(&self, now: Instant) -> bool {
-        self.lease.state().lasts(now, self.least)
-    }
-}
-
-/// Above the slot's number, and above the bit that marks what is only counted.
-const AGE: u32 = 33;
-const MAX_AGE: u32 = u32::MAX >> 1;
-
-const fn mark(slot: u32, age: u32) -> u64 {
-    (age as u64) << AGE | slot as u64
-}
-
-const fn parts(mark: u64) -> (u32, u32) {
-    (mark as u32, (mark >> AGE) as u32)
 }
