@@ -146,7 +146,7 @@ impl Admission {
     }
 
     /// Starts the acquire that a request with this head has to wait for. Services without heads give
-    /// `None` and can't have them read.
+    /// `None` and can't have them read; neither can those that have [no need](Self::reads_head) to.
     pub(super) fn begin(&self, mut head: Option<&mut Parts>) -> Begun {
         Begun {
             #[cfg(feature = "tonic")]
@@ -340,7 +340,17 @@ impl Admission {
 
     #[cfg(feature = "tonic")]
     fn grpc_timeout(&self, head: &Parts) -> Option<Duration> {
-        super::deadline::grpc_timeout(head).filter(|_| self.speaks_grpc(head))
+        if self.speaks_grpc(head) {
+            super::deadline::grpc_timeout(head)
+        } else {
+            None
+        }
+    }
+
+    /// Whether the head of a request makes any difference: to take a request apart for it and to put it
+    /// together again moves it twice.
+    pub(super) fn reads_head(&self) -> bool {
+        self.speaks_http() || self.door.may_be_held()
     }
 
     /// Whether anything was set that only HTTP can mean.
@@ -441,12 +451,8 @@ impl<S: Service<Req>, Req> Step<S, Req> {
                 key,
                 local,
             } => {
-                let gate = || {
-                    admission
-                        .door
-                        .identity(key)
-                        .expect("only gates give leases")
-                };
+                let gate = admission.door.identity(key);
+                let gate = gate.expect("only gates give leases");
                 let extensions = extensions(&mut request);
                 let degraded = local.then_some(name);
                 let on_lost = admission.on_lost;

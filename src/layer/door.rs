@@ -92,13 +92,21 @@ impl Door {
         }
     }
 
+    /// Whether a request may come that [would wait for itself](Self::is_held_by).
+    pub(super) fn may_be_held(&self) -> bool {
+        match self {
+            Self::Gate(gate) => gate.is_mutex(),
+            Self::Limiter(_) => false,
+        }
+    }
+
     /// Whether a request with this head would wait for itself.
     pub(super) fn is_held_by(&self, head: &Parts) -> bool {
         match self {
-            Self::Gate(gate) => {
-                gate.is_mutex() && Held::of(head).is_some_and(|held| held.is_at(gate))
+            Self::Gate(gate) if self.may_be_held() => {
+                Held::of(head).is_some_and(|held| held.is_at(gate))
             }
-            Self::Limiter(_) => false,
+            Self::Gate(_) | Self::Limiter(_) => false,
         }
     }
 

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::{Arc, OnceLock, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::task::{Context, Poll};
 
 use http::Extensions;
@@ -16,9 +16,7 @@ use crate::lease::{Lease, LeaseView, Lost, LostReason};
 /// The owner of a request's lease, beside those who [keep](Held::keep) it; the last one to go gives
 /// it back.
 pub(super) struct Hold {
-    lease: Arc<Lease>,
-    /// What the handler sees of it, where there is a place to show it.
-    shown: Option<Arc<Shown>>,
+    owner: Owner,
     on_lost: OnLost,
     /// Made when the request first waits for something else. Boxed, so that a body stays `Unpin`
     /// behind a gate.
@@ -26,27 +24,27 @@ pub(super) struct Hold {
 }
 
 impl Hold {
-    /// Shows the lease of this gate in the request's `extensions`, if it has some.
+    /// Shows the lease of `gate` in the request's `extensions`, if it has some.
     pub(super) fn new(
-        gate: impl FnOnce() -> Identity,
+        gate: Identity,
         lease: Lease,
         on_lost: OnLost,
         extensions: Option<&mut Extensions>,
         degraded: Option<&Arc<str>>,
     ) -> Self {
-        let lease = Arc::new(lease);
-        let shown = extensions.map(|extensions| {
-            let shown = Arc::new(Shown {
-                gate: gate(),
-                lease: Arc::downgrade(&lease),
-                view: OnceLock::new(),
-            });
-            Held::pass(extensions, Some(Arc::clone(&shown)), degraded);
-            shown
+        let shown = Arc::new(Shown {
+            gate,
+            owned: Mutex::new(Owned {
+                lease: Some(lease),
+                owners: 1,
+            }),
+            view: OnceLock::new(),
         });
+        if let Some(extensions) = extensions {
+            Held::pass(extensions, Some(Arc::clone(&shown)), degraded);
+        }
         Self {
-            lease,
-            shown,
+            owner: Owner(shown),
             on_lost,
             lost: None,
         }
@@ -76,7 +74,7 @@ impl Hold {
 
     /// One look, which sets up no watch unless it is lost.
     fn seen_lost(&mut self, cx: &mut Context<'_>) -> Option<LostReason> {
-        if self.lease.state().is_held() {
+        if self.owner.0.is_held() {
             return None;
         }
         match self.poll_lost(cx) {
@@ -86,46 +84,70 @@ impl Hold {
     }
 
     fn poll_lost(&mut self, cx: &mut Context<'_>) -> Poll<LostReason> {
-        let lease = &self.lease;
-        let lost = self
-            .lost
-            .get_or_insert_with(|| Box::pin(lease.state().lost()));
-        lost.as_mut().poll(cx)
-    }
-}
-
-impl Drop for Hold {
-    fn drop(&mut self) {
-        if let Some(shown) = &self.shown
-            && Arc::strong_count(shown) > 1
-        {
-            shown.view();
+        if self.lost.is_none() {
+            let lost = self
+                .owner
+                .0
+                .owned()
+                .lease
+                .as_ref()
+                .map(|lease| lease.state().lost());
+            self.lost = lost.map(Box::pin);
+        }
+        match &mut self.lost {
+            Some(lost) => lost.as_mut().poll(cx),
+            // Never: an owner has its lease.
+            None => Poll::Pending,
         }
     }
 }
 
 impl fmt::Debug for Hold {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Hold").field(&self.lease).finish()
+        f.debug_tuple("Hold").field(&self.owner).finish()
     }
 }
 
-/// What is seen of one lease of a request, also after its end.
+/// One lease of a request, and what is seen of it, also after its end. In one piece: each request
+/// needs one.
 struct Shown {
     gate: Identity,
-    lease: Weak<Lease>,
+    owned: Mutex<Owned>,
     /// Made when somebody first looks; when the request ends at the latest, if then somebody is left
     /// who may look. Most requests end without.
     view: OnceLock<LeaseView>,
 }
 
+struct Owned {
+    /// `None` once it was given back.
+    lease: Option<Lease>,
+    owners: usize,
+}
+
 impl Shown {
+    /// Nothing is dropped, and nobody woken, while it is locked: either may run anything.
+    fn owned(&self) -> MutexGuard<'_, Owned> {
+        self.owned.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// `None` only where nobody asks: the lease has ended, and nobody was left who could look.
     fn view(&self) -> Option<&LeaseView> {
-        if let Some(lease) = self.lease.upgrade() {
+        if let Some(lease) = &self.owned().lease {
             self.view.get_or_init(|| LeaseView::new(lease.state()));
         }
         self.view.get()
+    }
+
+    fn is_held(&self) -> bool {
+        let owned = self.owned();
+        owned
+            .lease
+            .as_ref()
+            .is_some_and(|lease| lease.state().is_held())
+    }
+
+    fn is_owned(&self) -> bool {
+        self.owned().lease.is_some()
     }
 }
 
@@ -135,6 +157,44 @@ impl fmt::Debug for Shown {
             .field(self.gate.name())
             .field(&self.view())
             .finish()
+    }
+}
+
+/// One of those who own a lease together. The last one to go gives it back.
+struct Owner(Arc<Shown>);
+
+impl Owner {
+    /// One more, if there is one yet.
+    fn of(shown: &Arc<Shown>) -> Option<Self> {
+        let mut owned = shown.owned();
+        owned.lease.as_ref()?;
+        owned.owners += 1;
+        drop(owned);
+        Some(Self(Arc::clone(shown)))
+    }
+}
+
+impl Drop for Owner {
+    fn drop(&mut self) {
+        let mut owned = self.0.owned();
+        owned.owners -= 1;
+        if owned.owners > 0 {
+            return;
+        }
+        let lease = owned.lease.take();
+        if let Some(lease) = &lease
+            && Arc::strong_count(&self.0) > 1
+        {
+            self.0.view.get_or_init(|| LeaseView::new(lease.state()));
+        }
+        drop(owned);
+        drop(lease);
+    }
+}
+
+impl fmt::Debug for Owner {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.owned().lease.fmt(f)
     }
 }
 
@@ -159,8 +219,6 @@ impl fmt::Debug for Shown {
 /// ```
 #[derive(Clone, Default)]
 pub struct Held {
-    /// A gate puts itself here in a `Held` of its own, so what was cloned before does not see it: a
-    /// request that is tried twice under one outer gate must not meet the leases of its first try.
     innermost: Option<Arc<Shown>>,
     /// Of the gates further out, from the inside out. Not a chain from each to the next: a long one
     /// would overflow the stack when it is dropped. Most requests pass one gate, and have none here.
@@ -177,20 +235,16 @@ impl Held {
         innermost: Option<Arc<Shown>>,
         degraded: Option<&Arc<str>>,
     ) {
-        let held = extensions
-            .get()
-            .map_or_else(Self::default, |held: &Self| Self {
-                innermost: None,
-                outer: held.living(),
-                degraded: held.degraded.clone(),
-            });
-        let mut now = Self { innermost, ..held };
+        // What was cloned of it before is not changed: a request that is tried twice under one outer gate
+        // must not meet the leases of its first try.
+        let held: &mut Self = extensions.get_or_insert_default();
+        held.outer = held.living();
+        held.innermost = innermost;
         if let Some(gate) = degraded
-            && !now.degraded.contains(gate)
+            && !held.degraded.contains(gate)
         {
-            now.degraded.push(Arc::clone(gate));
+            held.degraded.push(Arc::clone(gate));
         }
-        extensions.insert(now);
     }
 
     /// Notes that `gate` let the request through without a lease.
@@ -215,11 +269,8 @@ impl Held {
 
     /// Whether a lease of `gate` is among them, and has not ended.
     pub(super) fn is_at(&self, gate: &Gate) -> bool {
-        let mut leases = self.leases().filter(|shown| gate.is(&shown.gate));
-        leases.any(|shown| {
-            let lease = shown.lease.upgrade();
-            lease.is_some_and(|lease| lease.state().is_held())
-        })
+        self.leases()
+            .any(|shown| gate.is(&shown.gate) && shown.is_held())
     }
 
     /// From the inside out.
@@ -231,7 +282,7 @@ impl Held {
     /// along what it held on an earlier way, and would be told that it holds not all of that; and
     /// one that goes round would bring more each time.
     fn living(&self) -> Vec<Arc<Shown>> {
-        let living = self.leases().filter(|shown| shown.lease.strong_count() > 0);
+        let living = self.leases().filter(|shown| shown.is_owned());
         living.cloned().collect()
     }
 
@@ -296,8 +347,8 @@ impl Held {
             return Err(NotHeld(Absence::Nothing));
         }
         let owner = |shown: &Arc<Shown>| {
-            let owner = shown.lease.upgrade();
-            owner.ok_or_else(|| NotHeld(Absence::GivenBack((**shown.gate.name()).into())))
+            Owner::of(shown)
+                .ok_or_else(|| NotHeld(Absence::GivenBack((**shown.gate.name()).into())))
         };
         let owners = self.leases().map(owner).collect::<Result<_, _>>()?;
         Ok(Kept {
@@ -322,7 +373,7 @@ impl fmt::Debug for Held {
 #[must_use = "what is kept is given back when this is dropped"]
 pub struct Kept {
     held: Held,
-    owners: Vec<Arc<Lease>>,
+    owners: Vec<Owner>,
 }
 
 impl Kept {
@@ -414,7 +465,7 @@ mod tests {
 
     async fn hold(lock: &Mutex, extensions: &mut Extensions) -> Hold {
         let lease = lock.gate.enter(1, None).await.expect("a free lock");
-        let gate = || lock.gate.identity(None);
+        let gate = lock.gate.identity(None);
         Hold::new(gate, lease, OnLost::Abort, Some(extensions), None)
     }
 
@@ -506,7 +557,7 @@ mod tests {
         let mut holds = Vec::new();
         for _ in 0..3_000 {
             let lease = permits.gate.enter(1, None).await.expect("a free permit");
-            let gate = || permits.gate.identity(None);
+            let gate = permits.gate.identity(None);
             let hold = Hold::new(gate, lease, OnLost::Continue, Some(&mut extensions), None);
             holds.push(hold);
         }

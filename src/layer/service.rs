@@ -406,9 +406,13 @@ where
     }
 
     fn call(&mut self, request: Request<ReqBody>) -> Self::Future {
-        let (mut head, body) = request.into_parts();
-        let begun = self.admission.begin(Some(&mut head));
-        let request = Request::from_parts(head, body);
+        let (begun, request) = if self.admission.reads_head() {
+            let (mut head, body) = request.into_parts();
+            let begun = self.admission.begin(Some(&mut head));
+            (begun, Request::from_parts(head, body))
+        } else {
+            (self.admission.begin(None), request)
+        };
         ResponseFuture::new(
             &self.admission,
             begun,
