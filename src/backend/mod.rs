@@ -15,6 +15,7 @@ mod intake;
 mod keep;
 mod local;
 pub(crate) mod memory;
+mod queue;
 pub(crate) mod quorum;
 pub(crate) mod server;
 mod shutdown;

@@ -8,7 +8,7 @@ const SMALL: usize = 32;
 /// Each waiter has a ticket, by which it can leave from anywhere. That leaves a gap, so that nobody
 /// behind it has to move: gaps at the front go at once, the others when they outnumber the waiters.
 #[derive(Debug)]
-pub(super) struct Queue<W> {
+pub(crate) struct Queue<W> {
     /// Tickets rise, and the front is no gap.
     places: VecDeque<(u64, Option<W>)>,
     waiting: usize,
@@ -27,32 +27,41 @@ impl<W> Default for Queue<W> {
 
 impl<W> Queue<W> {
     /// How many wait.
-    pub(super) const fn len(&self) -> usize {
+    pub(crate) const fn len(&self) -> usize {
         self.waiting
     }
 
-    pub(super) const fn is_empty(&self) -> bool {
+    pub(crate) const fn is_empty(&self) -> bool {
         self.waiting == 0
     }
 
     /// The ticket of the next who comes.
-    pub(super) const fn next_ticket(&self) -> u64 {
+    pub(crate) const fn next_ticket(&self) -> u64 {
         self.last_ticket + 1
     }
 
     /// Lets a waiter stand at the end.
-    pub(super) fn push(&mut self, waiter: W) {
+    pub(crate) fn push(&mut self, waiter: W) {
         self.last_ticket += 1;
         self.places.push_back((self.last_ticket, Some(waiter)));
         self.waiting += 1;
         self.tidy();
     }
 
-    pub(super) fn front(&self) -> Option<&W> {
+    pub(crate) fn front(&self) -> Option<&W> {
         self.places.front()?.1.as_ref()
     }
 
-    pub(super) fn pop(&mut self) -> Option<(u64, W)> {
+    /// The ticket of the front.
+    pub(crate) fn first(&self) -> Option<u64> {
+        self.places.front().map(|(ticket, _)| *ticket)
+    }
+
+    pub(crate) fn get(&self, ticket: u64) -> Option<&W> {
+        self.places[self.index(ticket)?].1.as_ref()
+    }
+
+    pub(crate) fn pop(&mut self) -> Option<(u64, W)> {
         let (ticket, waiter) = self.places.pop_front()?;
         self.waiting -= 1;
         self.tidy();
@@ -60,7 +69,7 @@ impl<W> Queue<W> {
     }
 
     /// Takes a waiter out, from wherever it stands.
-    pub(super) fn remove(&mut self, ticket: u64) -> Option<W> {
+    pub(crate) fn remove(&mut self, ticket: u64) -> Option<W> {
         let index = self.index(ticket)?;
         let waiter = self.places[index].1.take()?;
         self.waiting -= 1;
@@ -69,19 +78,28 @@ impl<W> Queue<W> {
     }
 
     /// How many stand in front of a waiter.
-    pub(super) fn rank(&self, ticket: u64) -> usize {
+    pub(crate) fn rank(&self, ticket: u64) -> usize {
         let index = self.index(ticket).unwrap_or(self.places.len());
         let ahead = self.places.iter().take(index);
         ahead.filter(|(_, waiter)| waiter.is_some()).count()
     }
 
-    pub(super) fn iter(&self) -> impl Iterator<Item = (u64, &W)> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (u64, &W)> {
         self.places
             .iter()
             .filter_map(|(ticket, waiter)| Some((*ticket, waiter.as_ref()?)))
     }
 
     fn index(&self, ticket: u64) -> Option<usize> {
+        // Mostly it is the front, or nobody has left yet and each stands where its ticket says.
+        let guess = usize::try_from(ticket.checked_sub(self.first()?)?).ok()?;
+        if self
+            .places
+            .get(guess)
+            .is_some_and(|place| place.0 == ticket)
+        {
+            return Some(guess);
+        }
         self.places
             .binary_search_by_key(&ticket, |(ticket, _)| *ticket)
             .ok()
@@ -146,12 +164,14 @@ mod tests {
                         if let Some(rank) = stands {
                             prop_assert_eq!(queue.rank(ticket), rank);
                         }
+                        prop_assert_eq!(queue.get(ticket).copied(), stands.map(|_| ticket));
                         prop_assert_eq!(queue.remove(ticket), stands.map(|index| model.remove(index)));
                     }
                 }
                 prop_assert_eq!(queue.len(), model.len());
                 prop_assert_eq!(queue.is_empty(), model.is_empty());
                 prop_assert_eq!(queue.front(), model.first());
+                prop_assert_eq!(queue.first(), model.first().copied());
                 prop_assert!(queue.iter().map(|(_, waiter)| *waiter).eq(model.iter().copied()));
                 prop_assert!(queue.places.len() <= SMALL.max(2 * model.len()));
             }

@@ -21,8 +21,8 @@ use tokio::sync::oneshot;
 
 use super::news::News;
 use super::process::{Left, Process};
-use super::queue::Queue;
 use super::turnstile::Count;
+use crate::backend::queue::Queue;
 use crate::backend::{Place, Terms, Wait};
 use crate::error::{BackendError, BackendErrorKind, LockError, Refusal, RefusalKind};
 use crate::lease::{Lease, LeaseMode, LeaseState, LostReason};

@@ -9,7 +9,6 @@ mod keeper;
 mod ledger;
 mod news;
 mod process;
-mod queue;
 pub(crate) mod rates;
 mod sites;
 #[cfg(test)]

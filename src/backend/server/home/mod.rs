@@ -252,8 +252,9 @@ impl Place for Home {
     fn release(&self, token: Token, answer: Option<oneshot::Sender<ReleaseAnswer>>) {
         let now = Instant::now();
         let mark = token.parts().0;
-        self.change(now, |rooms| rooms.put_back(now, mark, answer))
-            .run();
+        let (effects, rouse) = self.rooms().put_back(now, mark, answer);
+        self.heed(rouse);
+        effects.run();
     }
 
     fn state(&self, token: Token, fence: FencingToken) -> Arc<LeaseState> {

@@ -9,14 +9,16 @@
 //! 3. While others wait nothing is idle, and no permit is passed on for longer than its turn.
 //! 4. Leases, answers and wakers run when the lock is free: they go out as [`Effects`].
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use smallvec::SmallVec;
 use tokio::sync::oneshot;
 
 use super::others::{Others, QUESTION};
 use super::permits::{Permit, Permits};
+use crate::backend::queue::Queue;
 use crate::backend::server::core::retry_in;
 use crate::backend::{Keep, Kept, Place, ReleaseAnswer, Terms, Wait};
 use crate::error::{BackendError, BackendErrorKind, LockError, Refusal, RefusalKind};
@@ -83,8 +85,9 @@ pub(super) struct Turn {
 #[derive(Default)]
 #[must_use = "what is dropped under the lock takes it again"]
 pub(super) struct Effects {
-    told: Vec<(Answer, Result<Lease, LockError>)>,
-    ended: Vec<(Lease, Option<oneshot::Sender<ReleaseAnswer>>)>,
+    // Mostly there is one of them, and that for each request.
+    told: SmallVec<[(Answer, Result<Lease, LockError>); 1]>,
+    ended: SmallVec<[(Lease, Option<oneshot::Sender<ReleaseAnswer>>); 1]>,
     released: Option<(oneshot::Sender<ReleaseAnswer>, Release)>,
 }
 
@@ -115,11 +118,11 @@ pub(super) struct Rooms {
     keep: Keep,
     limit: u32,
     permits: Permits,
-    waiting: BTreeMap<u64, Waiter>,
-    ends: BTreeSet<(Instant, u64)>,
+    waiting: Queue<Waiter>,
+    /// In their order, which is nearly that in which they come: most wait for as long as the one before.
+    ends: VecDeque<(Instant, u64)>,
     /// Those whose wait has ended before the server said a word of whether it has a permit for them.
     overdue: BTreeSet<u64>,
-    last_waiter: u64,
     /// Those who do not wait: for each, whether an acquire is under way.
     tries: BTreeMap<u64, bool>,
     /// How many acquires are under way for whoever is first here.
@@ -155,10 +158,9 @@ impl Rooms {
             keep,
             limit,
             permits: Permits::default(),
-            waiting: BTreeMap::new(),
-            ends: BTreeSet::new(),
+            waiting: Queue::default(),
+            ends: VecDeque::new(),
             overdue: BTreeSet::new(),
-            last_waiter: 0,
             tries: BTreeMap::new(),
             seeking: 0,
             queued: false,
@@ -220,8 +222,7 @@ impl Rooms {
             return Entry::Refused(Refusal::new(kind).with_position(Some(crowd.into())));
         }
         let (answer, receiver) = oneshot::channel();
-        self.last_waiter += 1;
-        let id = self.last_waiter;
+        let id = self.waiting.next_ticket();
         let give_up = match terms.wait {
             Wait::AtMost(wait) => now.after(wait),
             Wait::No | Wait::Unbounded => Instant::FAR,
@@ -230,7 +231,8 @@ impl Rooms {
             self.tries.insert(id, false);
         }
         if give_up != Instant::FAR {
-            self.ends.insert((give_up, id));
+            let at = self.ends.partition_point(|end| *end < (give_up, id));
+            self.ends.insert(at, (give_up, id));
         }
         let waiter = Waiter {
             terms: *terms,
@@ -238,7 +240,7 @@ impl Rooms {
             give_up,
             answer,
         };
-        self.waiting.insert(id, waiter);
+        self.waiting.push(waiter);
         Entry::Waits(id, receiver)
     }
 
@@ -267,20 +269,20 @@ impl Rooms {
         now: Instant,
         mark: u64,
         answer: Option<oneshot::Sender<ReleaseAnswer>>,
-    ) -> Effects {
+    ) -> (Effects, Rouse) {
         let mut effects = Effects::default();
         let Some(slot) = self.permits.in_use(mark) else {
             // It was lost, and is forgotten.
             effects.released = answer.map(|answer| (answer, Release::NoLongerHeld));
-            return effects;
+            return (effects, Rouse::Rest);
         };
-        let wanted = self.waiting.keys().next().copied();
+        let wanted = self.waiting.first();
         let stays = !self.closed
             && self.may_be_used(now, slot)
             && (wanted.is_some() && self.doubted.is_none() || self.may_idle());
         if !stays {
             self.end(slot, answer, &mut effects);
-            return effects;
+            return (effects, self.rouse(now));
         }
         effects.released = answer.map(|answer| (answer, Release::Released));
         self.begin_to_keep(now);
@@ -289,10 +291,15 @@ impl Rooms {
                 self.tally.passed += 1;
                 self.count_pass(slot);
                 self.give(slot, id, &mut effects);
+                (effects, self.rouse(now))
             }
-            _ => self.rest(now, slot),
+            _ => {
+                self.rest(now, slot);
+                // It lingers, and is asked about: nothing else is due any earlier for it.
+                let due = now.after(self.keep.linger.min(QUESTION));
+                (effects, self.rouse_by(now, due))
+            }
         }
-        effects
     }
 
     fn may_idle(&self) -> bool {
@@ -340,8 +347,10 @@ impl Rooms {
 
     /// Takes a waiter off the books.
     fn forget(&mut self, id: u64) -> Option<Waiter> {
-        let waiter = self.waiting.remove(&id)?;
-        self.ends.remove(&(waiter.give_up, id));
+        let waiter = self.waiting.remove(id)?;
+        if let Ok(at) = self.ends.binary_search(&(waiter.give_up, id)) {
+            self.ends.remove(at);
+        }
         self.overdue.remove(&id);
         self.tries.remove(&id);
         Some(waiter)
@@ -381,8 +390,8 @@ impl Rooms {
             return effects;
         }
         // Who does not wait has but this one coming: those before it are served by what comes for them.
-        let wanted = tries.filter(|id| self.waiting.contains_key(id));
-        let wanted = wanted.or_else(|| self.waiting.keys().next().copied());
+        let wanted = tries.filter(|id| self.waiting.get(*id).is_some());
+        let wanted = wanted.or_else(|| self.waiting.first());
         let slot = self.permits.put(now, lease, least);
         match wanted {
             Some(id) => self.give(slot, id, &mut effects),
@@ -438,9 +447,9 @@ impl Rooms {
         self.sought(tries);
         let concerned: Vec<u64> = match (&error, tries) {
             (LockError::Refused(refusal), None) if refusal.kind() == RefusalKind::ShuttingDown => {
-                self.waiting.keys().copied().collect()
+                self.waiting.iter().map(|(id, _)| id).collect()
             }
-            (LockError::Refused(_), None) => self.waiting.keys().take(1).copied().collect(),
+            (LockError::Refused(_), None) => self.waiting.first().into_iter().collect(),
             (LockError::Refused(_), Some(id)) => vec![id],
             (LockError::Backend(cause), tries) => {
                 self.trouble = Some(cause.clone());
@@ -455,12 +464,12 @@ impl Rooms {
                         | BackendErrorKind::ServerBusy
                         | BackendErrorKind::NotServing
                 );
-                let told = |(id, waiter): (&u64, &Waiter)| {
+                let told = |(id, waiter): (u64, &Waiter)| {
                     let patient = passes && waiter.terms.wait != Wait::Unbounded;
                     let hopeless = waiter.terms.bridge.is_some()
                         || !patient && waiter.since <= started
-                        || self.overdue.contains(id);
-                    (hopeless || Some(*id) == tries).then_some(*id)
+                        || self.overdue.contains(&id);
+                    (hopeless || Some(id) == tries).then_some(id)
                 };
                 self.waiting.iter().filter_map(told).collect()
             }
@@ -538,7 +547,7 @@ impl Rooms {
             self.doubt(now);
         }
         while self.doubted.is_none()
-            && let Some(id) = self.waiting.keys().next().copied()
+            && let Some(id) = self.waiting.first()
             && let Some(slot) = self.permits.newest_idle()
             && self.may_be_used(now, slot)
         {
@@ -562,7 +571,7 @@ impl Rooms {
     pub(super) fn close(&mut self) -> Effects {
         self.closed = true;
         let mut effects = Effects::default();
-        for waiter in std::mem::take(&mut self.waiting).into_values() {
+        while let Some((_, waiter)) = self.waiting.pop() {
             effects.refuse(waiter, RefusalKind::ShuttingDown);
         }
         self.ends.clear();
@@ -576,8 +585,12 @@ impl Rooms {
 
     /// Whether the agent is needed before it looks by itself.
     pub(super) fn rouse(&mut self, now: Instant) -> Rouse {
+        let due = self.due(now);
+        self.rouse_by(now, due)
+    }
+
+    fn rouse_by(&mut self, now: Instant, due: Instant) -> Rouse {
         if self.attended {
-            let due = self.due(now);
             if due < self.wake_at {
                 self.wake_at = due;
                 return Rouse::Wake;
@@ -632,7 +645,7 @@ impl Rooms {
         if let Some((_, since)) = self.permits.oldest_idle() {
             due = due.min(since.after(self.keep.linger));
         }
-        if let Some((end, _)) = self.ends.first() {
+        if let Some((end, _)) = self.ends.front() {
             due = due.min(*end);
         }
         due = due.min(self.ask_at());
@@ -655,10 +668,10 @@ impl Rooms {
             self.tally.lingered += 1;
             self.end(slot, None, &mut effects);
         }
-        while let Some((end, id)) = self.ends.first().copied()
+        while let Some((end, id)) = self.ends.front().copied()
             && end <= now
         {
-            self.ends.remove(&(end, id));
+            self.ends.pop_front();
             if self.trouble.is_none() && !self.queued && self.permits.held() < self.limit {
                 // There may be one for it. So it is refused when the server has said that there is none.
                 self.overdue.insert(id);
@@ -696,7 +709,7 @@ impl Rooms {
         if now >= self.retry_at {
             for (id, started) in &mut self.tries {
                 if !std::mem::replace(started, true)
-                    && let Some(waiter) = self.waiting.get(id)
+                    && let Some(waiter) = self.waiting.get(*id)
                 {
                     turn.start.push(Start {
                         terms: Terms {
@@ -711,7 +724,8 @@ impl Rooms {
             if missing > 0
                 && let Some(first) = self
                     .waiting
-                    .values()
+                    .iter()
+                    .map(|(_, waiter)| waiter)
                     .find(|waiter| waiter.terms.wait != Wait::No)
             {
                 // Whoever comes next goes on where one who leaves stood.

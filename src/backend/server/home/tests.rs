@@ -87,7 +87,7 @@ impl Place for House {
     }
 
     fn release(&self, token: Token, answer: Option<oneshot::Sender<ReleaseAnswer>>) {
-        let effects = self.rooms().put_back(self.now(), token.parts().0, answer);
+        let (effects, _) = self.rooms().put_back(self.now(), token.parts().0, answer);
         effects.run();
     }
 
@@ -353,7 +353,7 @@ fn a_use_that_is_over_gives_back_nothing_of_the_next() {
     let mark = first.state().token().parts().0;
     drop(first);
     let second = house.holds();
-    let effects = house.rooms().put_back(house.now(), mark, None);
+    let (effects, _) = house.rooms().put_back(house.now(), mark, None);
     effects.run();
     assert!(second.state().is_held());
     assert_eq!(house.rooms().tally().idle, 0);
