@@ -120,6 +120,8 @@ impl Mutex {
     /// want. A request of another process may be overtaken so many times, once for each grant that is
     /// in front of it. Fencing tokens rise as ever: each grant sets some aside for those it is passed
     /// on to. Nobody who does not wait gets the lock without the server, and it is never kept.
+    /// [`max_waiters`](Self::max_waiters) counts those who wait in this process, which has one place in
+    /// the server's queue for all of them.
     ///
     /// In memory it changes nothing.
     ///

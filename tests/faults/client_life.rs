@@ -10,7 +10,7 @@ use crate::common::{LIMIT, LONG, give_back, queue, take, until_waiting, waiting,
 use crate::leftovers::leftovers;
 use crate::rig::{Rig, ServerRig};
 use crate::support::{say, wait_for};
-use crate::{CLAIM, handle, mutex, semaphore, start};
+use crate::{CLAIM, handle, mutex, plain_mutex, semaphore, start};
 
 /// How many leases the other process holds as it ends.
 const HELD: u32 = 100;
@@ -101,13 +101,15 @@ async fn a_process_that_ends_at_once_leaves_leases_for_their_ttl_at_most() {
 async fn a_blocked_worker_wakes_to_a_fixed_lease_that_is_over() {
     const TTL: Duration = Duration::from_millis(600);
     let rig = ServerRig::start();
-    let lock = mutex(&rig.handle(), TTL)
+    // What is kept is renewed.
+    let lock = plain_mutex(&rig.handle(), TTL)
         .lease(LeaseMode::Fixed)
         .expect("in range");
-    let other = mutex(&rig.handle(), LONG);
+    let theirs = rig.handle();
+    let other = mutex(&theirs, LONG);
     let guard = take(&lock).await;
     let next = queue(&other);
-    until_waiting(&other, 1).await;
+    until_waiting(&plain_mutex(&theirs, LONG), 1).await;
     let asked = Instant::now();
     assert!(guard.is_held());
     // The only thread of this test's runtime.

@@ -11,7 +11,7 @@ use crate::common::{
 use crate::leftovers::ask;
 use crate::rig::{Rig, ServerRig};
 use crate::support::{Mode, Proxy, wait_for};
-use crate::{CLAIM, SOON, clients, mutex, through, throughout};
+use crate::{CLAIM, SOON, clients, mutex, plain_mutex, through, throughout};
 
 /// Fault 8; L1, M4: the server has closed them, and its client does not know.
 #[tokio::test]
@@ -142,7 +142,7 @@ async fn a_cluster_that_is_down_is_waited_for() {
     .await;
     let guard = take(&mutex(&handle, LONG)).await;
     let waiter = queue(&mutex(&handle, LONG));
-    until_waiting(&mutex(&handle, LONG), 1).await;
+    until_waiting(&plain_mutex(&handle, LONG), 1).await;
     give_back(guard).await;
     give_back(served(waiter).await).await;
     rig.settled().await;

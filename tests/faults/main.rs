@@ -1,7 +1,8 @@
 //! Faults of one server, of the network in front of it, of its clients and of clocks, one by one.
 //! README.md in this folder says which fault is shown where, in this suite and in others.
 //!
-//! `PORTCULLIS_FAULTS_SEED` chooses the moments at which some of them happen, and is printed. What
+//! `PORTCULLIS_FAULTS_SEED` chooses the moments at which some of them happen, and is printed. With
+//! `PORTCULLIS_FAULTS_KEEP=1` processes keep permits, and hand locks on among their own requests. What
 //! takes long, or a tool that not every machine has, is ignored unless `scripts/test --faults` asks
 //! for it.
 
@@ -33,7 +34,9 @@ mod skew;
 
 use std::time::{Duration, Instant};
 
-use portcullis::{BackendError, BackendErrorKind, Builder, Keeping, Mutex, Portcullis, Semaphore};
+use portcullis::{
+    BackendError, BackendErrorKind, Builder, Keeping, Mutex, Portcullis, Semaphore, SemaphorePermit,
+};
 
 use self::common::{LIMIT, LONG};
 use self::leftovers::ask;
@@ -71,20 +74,30 @@ fn random(test: u64) -> Random {
 }
 
 /// Whether the gates are such that their processes keep permits, and hand locks on among their own
-/// requests. `scripts/test` says which rows hold there, and why others don't.
+/// requests.
 fn keeps() -> bool {
     std::env::var_os("PORTCULLIS_FAULTS_KEEP").is_some_and(|value| value == "1")
 }
 
 fn mutex(handle: &Portcullis, ttl: Duration) -> Mutex {
-    let mutex = handle.mutex("withdraw").ttl(ttl).expect("in range");
     let handoffs = if keeps() { 4 } else { 0 };
-    mutex.local_handoffs(handoffs).expect("it is renewed")
+    let mutex = plain_mutex(handle, ttl).local_handoffs(handoffs);
+    mutex.expect("it is renewed")
+}
+
+/// One that is never kept. What it tells of who waits the server says, and not its own process.
+fn plain_mutex(handle: &Portcullis, ttl: Duration) -> Mutex {
+    handle.mutex("withdraw").ttl(ttl).expect("in range")
+}
+
+/// The same of a semaphore.
+fn plain_semaphore(handle: &Portcullis, limit: u32, ttl: Duration) -> Semaphore {
+    let semaphore = handle.semaphore("reports", limit).expect("in range");
+    semaphore.ttl(ttl).expect("in range")
 }
 
 fn semaphore(handle: &Portcullis, limit: u32, ttl: Duration) -> Semaphore {
-    let semaphore = handle.semaphore("reports", limit).expect("in range");
-    let semaphore = semaphore.ttl(ttl).expect("in range");
+    let semaphore = plain_semaphore(handle, limit, ttl);
     if keeps() {
         let kept = semaphore.keep_permits(Keeping::default());
         kept.expect("they are renewed")
@@ -95,6 +108,17 @@ fn semaphore(handle: &Portcullis, limit: u32, ttl: Duration) -> Semaphore {
 
 fn through(proxy: &Proxy) -> Builder {
     Portcullis::builder().url(proxy.url()).prefix("suite")
+}
+
+/// A later permit of a [`semaphore`] has a greater fencing token, or where permits are kept, and are
+/// in no order, the one that whoever compares refuses.
+fn assert_later(later: &SemaphorePermit, earlier: u64) {
+    let fence = later.fencing_token().get();
+    if keeps() {
+        assert_eq!(fence, 0);
+    } else {
+        assert!(fence > earlier, "{fence}, after {earlier}");
+    }
 }
 
 /// The two ways in which a call can tell that it got no answer.

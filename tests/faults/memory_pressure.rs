@@ -7,16 +7,17 @@ use redis::Value;
 use crate::common::{LIMIT, queue, take, until_waiting, within};
 use crate::leftovers::ask;
 use crate::rig::{Rig, ServerRig};
-use crate::{SOON, key, mutex};
+use crate::{SOON, key, mutex, plain_mutex};
 
 /// Fault 25; M3, M4, L1.
 #[tokio::test]
 async fn who_is_evicted_learns_it_by_the_next_renewal_and_waiters_are_served() {
     let rig = ServerRig::start();
-    let (a, b) = (mutex(&rig.handle(), SOON), mutex(&rig.handle(), SOON));
+    let theirs = rig.handle();
+    let (a, b) = (mutex(&rig.handle(), SOON), mutex(&theirs, SOON));
     let guard = take(&a).await;
     let waiters = [queue(&b), queue(&a)];
-    until_waiting(&b, 2).await;
+    until_waiting(&plain_mutex(&theirs, SOON), 2).await;
     let main = key(&rig, "m").await.expect("it is held");
     let mut connection = rig.server.connection();
     let info: String = ask(&mut connection, &["INFO", "memory"]);

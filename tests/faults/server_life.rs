@@ -11,7 +11,10 @@ use crate::common::{
 use crate::leftovers::ask;
 use crate::rig::{Rig, ServerRig};
 use crate::support::{Mode, Proxy, wait_for};
-use crate::{CLAIM, SOON, assert_unanswered, key, mutex, semaphore, through};
+use crate::{
+    CLAIM, SOON, assert_later, assert_unanswered, key, mutex, plain_mutex, plain_semaphore,
+    semaphore, through,
+};
 
 /// Fault 3; M1, M3, L2: what is kept over a restart is the end of a lease, not its length.
 #[tokio::test]
@@ -24,8 +27,8 @@ async fn leases_of_dead_holders_end_on_time_though_the_server_restarts_with_its_
     let other = rig.handle();
     let (lock, permits) = (mutex(&other, SOON), semaphore(&other, 1, SOON));
     let (next, next_permit) = (queue(&lock), queue(&permits));
-    until_waiting(&lock, 1).await;
-    until_waiting(&permits, 1).await;
+    until_waiting(&plain_mutex(&other, SOON), 1).await;
+    until_waiting(&plain_semaphore(&other, 1, SOON), 1).await;
     let lost = tokio::spawn({
         let (lost, also) = (guard.lost(), permit.lost());
         async move { (lost.await, also.await) }
@@ -51,7 +54,7 @@ async fn leases_of_dead_holders_end_on_time_though_the_server_restarts_with_its_
     let told = promptly("told", lost).await.expect("no panic");
     assert_eq!(told, (LostReason::Expired, LostReason::Expired));
     assert!(next.fencing_token() > guard.fencing_token());
-    assert!(next_permit.fencing_token() > permit.fencing_token());
+    assert_later(&next_permit, permit.fencing_token().get());
     drop((guard, permit));
     give_back(next).await;
     give_back(next_permit).await;
@@ -65,10 +68,10 @@ async fn a_pause_longer_than_the_ttl_ends_leases_on_time() {
     const TTL: Duration = Duration::from_secs(1);
     for what in ["ALL", "WRITE"] {
         let rig = ServerRig::start();
-        let lock = mutex(&rig.handle(), TTL);
-        let guard = take(&lock).await;
+        let ours = rig.handle();
+        let guard = take(&mutex(&ours, TTL)).await;
         let next = queue(&mutex(&rig.handle(), TTL));
-        until_waiting(&lock, 1).await;
+        until_waiting(&plain_mutex(&ours, TTL), 1).await;
         rig.server.command(&["CLIENT", "PAUSE", "3000", what]).await;
         let paused = Instant::now();
         let reason = promptly("its loss is told", guard.lost()).await;
@@ -102,7 +105,7 @@ async fn a_server_that_is_loading_is_waited_for() {
     let lock = mutex(&handle, LONG);
     let guard = take(&lock).await;
     let waiter = queue(&lock);
-    until_waiting(&lock, 1).await;
+    until_waiting(&plain_mutex(&handle, LONG), 1).await;
     rig.server.restart();
     let loading = rig.server.try_command(&["GET", "filler:1"]).await;
     let loading = loading.expect_err("it is loading");

@@ -1,6 +1,8 @@
 //! Releases of this crate that share gates (fault 50): what a later one wrote is kept, and is never a
 //! second lock. What it may append to a record is passed over.
 
+use std::time::Duration;
+
 use portcullis::{BackendErrorKind, LostReason};
 
 use crate::common::{
@@ -9,7 +11,11 @@ use crate::common::{
 };
 use crate::leftovers::ask;
 use crate::rig::{Rig, ServerRig};
-use crate::{SOON, key, mutex, semaphore};
+use crate::support::wait_for;
+use crate::{SOON, keeps, key, mutex, plain_mutex, plain_semaphore, semaphore};
+
+/// Shorter than a claim.
+const SHORT: Duration = Duration::from_secs(2);
 
 /// The fields of the records of the only gate of one kind that are about tokens.
 async fn records(rig: &ServerRig, letters: &str) -> (String, Vec<(String, String)>) {
@@ -23,13 +29,15 @@ async fn records(rig: &ServerRig, letters: &str) -> (String, Vec<(String, String
 #[tokio::test]
 async fn fields_that_a_later_release_appends_are_passed_over() {
     let rig = ServerRig::start();
-    let (a, b) = (mutex(&rig.handle(), LONG), mutex(&rig.handle(), LONG));
-    let permits = [&rig.handle(), &rig.handle()].map(|handle| semaphore(handle, 1, SOON));
+    let ours = rig.handle();
+    let (a, b) = (mutex(&ours, LONG), mutex(&rig.handle(), SHORT));
+    let permits = [&ours, &rig.handle()].map(|handle| semaphore(handle, 1, SOON));
     let (guard, permit) = (take(&a).await, take(&permits[0]).await);
-    // With an end of its own, since of the usual wait nothing is recorded.
+    // With an end of its own, and a short lease, since of the usual wait nothing is recorded.
     let (next, next_permit) = (queue(&b.max_wait(LONG)), queue(&permits[1]));
-    until_waiting(&a, 1).await;
-    until_waiting(&permits[0], 1).await;
+    let seen = plain_mutex(&ours, LONG);
+    until_waiting(&seen, 1).await;
+    until_waiting(&plain_semaphore(&ours, 1, SOON), 1).await;
     for letters in ["mr", "sr"] {
         let (key, fields) = records(&rig, letters).await;
         assert!(!fields.is_empty());
@@ -42,7 +50,7 @@ async fn fields_that_a_later_release_appends_are_passed_over() {
         }
     }
     crate::throughout(SOON, "renewals go on", || permit.is_held()).await;
-    assert_eq!(waiting(&a).await, Some(1));
+    assert_eq!(waiting(&seen).await, Some(1));
     give_back(guard).await;
     give_back(permit).await;
     give_back(served(next).await).await;
@@ -82,10 +90,9 @@ async fn a_lock_that_a_later_release_wrote_is_never_a_second_one() {
 #[tokio::test]
 async fn permits_that_a_later_release_recorded_stay_taken() {
     let rig = ServerRig::start();
-    let (a, b) = (
-        semaphore(&rig.handle(), 2, LONG),
-        semaphore(&rig.handle(), 2, LONG),
-    );
+    let ours = rig.handle();
+    let (a, b) = (semaphore(&ours, 2, LONG), semaphore(&rig.handle(), 2, LONG));
+    let seen = plain_semaphore(&ours, 2, LONG);
     let both = [take(&a).await, take(&a).await];
     let (key, fields) = records(&rig, "sr").await;
     let mut connection = rig.server.connection();
@@ -97,14 +104,22 @@ async fn permits_that_a_later_release_recorded_stay_taken() {
     assert_eq!(busy.kind(), portcullis::RefusalKind::Busy);
     // Who asks about one in this release's words is told, and nothing is freed.
     for permit in both {
+        if keeps() {
+            // Its process has it back, and asks the server when nobody there wants it.
+            give_back(permit).await;
+            continue;
+        }
         let answer = promptly("it is told", permit.release()).await;
         let error = answer.expect_err("it is of another version");
         assert_eq!(error.kind(), BackendErrorKind::Incompatible, "{error}");
     }
+    wait_for("nothing is kept", LIMIT, async || a.kept().idle == 0).await;
+    // Behind those questions, on the same connection.
+    assert_eq!(waiting(&seen).await, Some(0));
     let busy = refusal(b.try_acquire().await);
     assert_eq!(busy.kind(), portcullis::RefusalKind::Busy);
     let next = queue(&b);
-    until_waiting(&a, 1).await;
+    until_waiting(&seen, 1).await;
     // That release gives one back.
     let main = crate::key(&rig, "s").await.expect("they are held");
     let (token, _) = &fields[0];
