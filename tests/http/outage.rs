@@ -4,7 +4,9 @@ use std::time::Duration;
 
 use http::StatusCode;
 use portcullis::layer::{Demand, HeldBody, Http, OnOutage};
-use portcullis::{ConcurrencyLimitLayer, Held, MutexLayer, Portcullis, Quota, RateLimitLayer};
+use portcullis::{
+    ConcurrencyLimitLayer, Held, Keeping, MutexLayer, Portcullis, Quota, RateLimitLayer,
+};
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
@@ -95,6 +97,36 @@ async fn a_server_that_freezes_is_done_without_until_it_thaws() {
     }
     server.thaw();
     until_gated(&allowing).await;
+}
+
+#[tokio::test]
+async fn a_request_is_kept_for_its_wait_and_the_budget_where_permits_are_kept_as_well() {
+    let server = Server::start();
+    // So that nothing else ends it in time.
+    let builder = Portcullis::builder().url(server.url());
+    let gates = builder.command_timeout(SEEN).connect_timeout(SEEN).build();
+    let gates = gates.expect("a local address");
+    let semaphore = gates.semaphore("reports", 5).expect("in range");
+    let kept = semaphore
+        .keep_permits(Keeping::default())
+        .expect("in range");
+    let layer = ConcurrencyLimitLayer::new(kept.clone()).max_wait(Duration::from_millis(30));
+    assert_eq!(status(&layer).await, StatusCode::OK);
+    wait_for("nothing is kept", SEEN, async || {
+        kept.kept().idle + kept.kept().used == 0
+    })
+    .await;
+    server.freeze();
+    for (on_outage, expected) in [
+        (OnOutage::Refuse, StatusCode::SERVICE_UNAVAILABLE),
+        (OnOutage::Allow, StatusCode::OK),
+        (OnOutage::Local(1), StatusCode::OK),
+    ] {
+        let layer = layer.clone().on_outage(on_outage);
+        let status = timeout(PROMPTLY, status(&layer)).await;
+        assert_eq!(status.expect("in time"), expected, "{on_outage:?}");
+    }
+    server.thaw();
 }
 
 #[tokio::test]

@@ -9,7 +9,7 @@
 //! 3. While others wait nothing is idle, and no permit is passed on for longer than its turn.
 //! 4. Leases, answers and wakers run when the lock is free: they go out as [`Effects`].
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeSet, VecDeque};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -40,6 +40,29 @@ pub(super) struct Waiter {
     answer: Answer,
 }
 
+impl Waiter {
+    /// What it asks for by itself, from now on.
+    fn own_terms(&self, now: Instant) -> Terms {
+        let wait = match self.terms.wait {
+            Wait::AtMost(_) => Wait::at_most(self.give_up.since(now)),
+            wait @ (Wait::No | Wait::Unbounded) => wait,
+        };
+        Terms { wait, ..self.terms }
+    }
+
+    /// What it is told where the server has said no: it did wait, though not in its last words.
+    fn in_its_words(&self, error: &LockError) -> LockError {
+        match error {
+            LockError::Refused(refusal)
+                if refusal.kind() == RefusalKind::Busy && self.terms.wait != Wait::No =>
+            {
+                refusal.clone().with_kind(RefusalKind::WaitedTooLong).into()
+            }
+            error => error.clone(),
+        }
+    }
+}
+
 /// What becomes of a caller.
 pub(super) enum Entry {
     /// It holds, by this mark.
@@ -55,7 +78,7 @@ pub(super) enum Entry {
 #[derive(Debug)]
 pub(super) struct Start {
     pub(super) terms: Terms,
-    /// For whom alone, if that one does not wait.
+    /// For whom alone, if that one asks by itself.
     pub(super) tries: Option<u64>,
 }
 
@@ -123,8 +146,13 @@ pub(super) struct Rooms {
     ends: VecDeque<(Instant, u64)>,
     /// Those whose wait has ended before the server said a word of whether it has a permit for them.
     overdue: BTreeSet<u64>,
-    /// Those who do not wait: for each, whether an acquire is under way.
-    tries: BTreeMap<u64, bool>,
+    /// Those who ask by themselves, each by an acquire of its own: who does not wait, and whose wait is
+    /// over before the server has said a word.
+    tries: BTreeSet<u64>,
+    /// Those of them for whom none is under way yet.
+    untried: Vec<u64>,
+    /// How many such acquires are under way.
+    trying: u32,
     /// How many acquires are under way for whoever is first here.
     seeking: u32,
     /// Whether the server has said of them that they have to wait.
@@ -161,7 +189,9 @@ impl Rooms {
             waiting: Queue::default(),
             ends: VecDeque::new(),
             overdue: BTreeSet::new(),
-            tries: BTreeMap::new(),
+            tries: BTreeSet::new(),
+            untried: Vec::new(),
+            trying: 0,
             seeking: 0,
             queued: false,
             surplus: None,
@@ -228,7 +258,7 @@ impl Rooms {
             Wait::No | Wait::Unbounded => Instant::FAR,
         };
         if terms.wait == Wait::No {
-            self.tries.insert(id, false);
+            self.ask_alone(id);
         }
         if give_up != Instant::FAR {
             let at = self.ends.partition_point(|end| *end < (give_up, id));
@@ -345,6 +375,19 @@ impl Rooms {
         }
     }
 
+    /// One that waits here asks the server by itself, in its own terms.
+    fn ask_alone(&mut self, id: u64) {
+        if self.tries.insert(id) {
+            self.untried.push(id);
+        }
+    }
+
+    /// The first of those for whom the seekers are.
+    fn first_sought(&self) -> Option<(u64, &Waiter)> {
+        let mut waiting = self.waiting.iter();
+        waiting.find(|(id, _)| !self.tries.contains(id))
+    }
+
     /// Takes a waiter off the books.
     fn forget(&mut self, id: u64) -> Option<Waiter> {
         let waiter = self.waiting.remove(id)?;
@@ -426,8 +469,7 @@ impl Rooms {
 
     fn sought(&mut self, tries: Option<u64>) {
         match tries {
-            // It is refused, unless it has been served meanwhile.
-            Some(_) => {}
+            Some(_) => self.trying = self.trying.saturating_sub(1),
             None => {
                 self.seeking = self.seeking.saturating_sub(1);
                 self.queued &= self.seeking > 0;
@@ -449,7 +491,10 @@ impl Rooms {
             (LockError::Refused(refusal), None) if refusal.kind() == RefusalKind::ShuttingDown => {
                 self.waiting.iter().map(|(id, _)| id).collect()
             }
-            (LockError::Refused(_), None) => self.waiting.first().into_iter().collect(),
+            (LockError::Refused(_), None) => {
+                self.first_sought().map(|(id, _)| id).into_iter().collect()
+            }
+            // Unless it has been served meanwhile.
             (LockError::Refused(_), Some(id)) => vec![id],
             (LockError::Backend(cause), tries) => {
                 self.trouble = Some(cause.clone());
@@ -476,7 +521,8 @@ impl Rooms {
         };
         for id in concerned {
             if let Some(waiter) = self.forget(id) {
-                effects.told.push((waiter.answer, Err(error.clone())));
+                let told = waiter.in_its_words(&error);
+                effects.told.push((waiter.answer, Err(told)));
             }
         }
         effects
@@ -577,6 +623,7 @@ impl Rooms {
         self.ends.clear();
         self.overdue.clear();
         self.tries.clear();
+        self.untried.clear();
         while let Some((slot, _)) = self.permits.oldest_idle() {
             self.end(slot, None, &mut effects);
         }
@@ -639,8 +686,11 @@ impl Rooms {
     /// When there is something to be done next.
     fn due(&self, now: Instant) -> Instant {
         let mut due = Instant::FAR;
-        if self.missing() > 0 || self.tries.values().any(|started| !started) {
+        if self.missing() > 0 {
             due = self.retry_at;
+        }
+        if !self.untried.is_empty() {
+            due = now;
         }
         if let Some((_, since)) = self.permits.oldest_idle() {
             due = due.min(since.after(self.keep.linger));
@@ -649,7 +699,7 @@ impl Rooms {
             due = due.min(*end);
         }
         due = due.min(self.ask_at());
-        if self.seeking > 0 && self.waiting.is_empty() {
+        if self.seeking + self.trying > 0 && self.waiting.is_empty() {
             due = due.min(self.surplus.unwrap_or(now).after(SURPLUS));
         }
         due.max(now)
@@ -673,8 +723,10 @@ impl Rooms {
         {
             self.ends.pop_front();
             if self.trouble.is_none() && !self.queued && self.permits.held() < self.limit {
-                // There may be one for it. So it is refused when the server has said that there is none.
+                // There may be one for it. So it is refused when the server has said that there is none: it
+                // asks, and so is not kept for longer than who has asked by itself from the beginning.
                 self.overdue.insert(id);
+                self.ask_alone(id);
                 continue;
             }
             let Some(waiter) = self.forget(id) else {
@@ -694,6 +746,8 @@ impl Rooms {
             turn.question = Some(self.permits.some_tokens());
         }
         if self.is_empty() {
+            // Nobody is left whom anything under way is for: it ends with the agent.
+            self.trying = 0;
             self.attended = false;
             self.wake_at = Instant::FAR;
         } else {
@@ -706,45 +760,40 @@ impl Rooms {
 
     /// Lets as many acquires be under way as are needed.
     fn seek(&mut self, now: Instant, turn: &mut Turn) {
-        if now >= self.retry_at {
-            for (id, started) in &mut self.tries {
-                if !std::mem::replace(started, true)
-                    && let Some(waiter) = self.waiting.get(*id)
-                {
-                    turn.start.push(Start {
-                        terms: Terms {
-                            kept: self.keep.told(),
-                            ..waiter.terms
-                        },
-                        tries: Some(*id),
-                    });
-                }
-            }
-            let missing = self.missing();
-            if missing > 0
-                && let Some(first) = self
-                    .waiting
-                    .iter()
-                    .map(|(_, waiter)| waiter)
-                    .find(|waiter| waiter.terms.wait != Wait::No)
-            {
-                // Whoever comes next goes on where one who leaves stood.
+        let kept = self.keep.told();
+        for id in std::mem::take(&mut self.untried) {
+            if let Some(waiter) = self.waiting.get(id) {
                 let terms = Terms {
-                    wait: Wait::Unbounded,
-                    kept: self.keep.told(),
-                    ..first.terms
+                    kept,
+                    ..waiter.own_terms(now)
                 };
-                let start = || Start { terms, tries: None };
-                turn.start
-                    .extend(std::iter::repeat_with(start).take(missing as usize));
-                self.seeking += missing;
+                let tries = Some(id);
+                turn.start.push(Start { terms, tries });
+                self.trying += 1;
             }
         }
-        if self.seeking == 0 || !self.waiting.is_empty() {
+        let missing = self.missing();
+        if missing > 0
+            && now >= self.retry_at
+            && let Some((_, first)) = self.first_sought()
+        {
+            // Whoever comes next goes on where one who leaves stood.
+            let terms = Terms {
+                wait: Wait::Unbounded,
+                kept,
+                ..first.terms
+            };
+            let start = || Start { terms, tries: None };
+            turn.start
+                .extend(std::iter::repeat_with(start).take(missing as usize));
+            self.seeking += missing;
+        }
+        if self.seeking + self.trying == 0 || !self.waiting.is_empty() {
             self.surplus = None;
         } else if now >= self.surplus.get_or_insert(now).after(SURPLUS) || self.closed {
             turn.stop = true;
             self.seeking = 0;
+            self.trying = 0;
             self.queued = false;
             self.surplus = None;
         }

@@ -12,7 +12,7 @@ use tokio::sync::oneshot::error::TryRecvError;
 
 use super::rooms::{Entry, Rooms};
 use crate::backend::{Acquire, Keep, Place, ReleaseAnswer, Terms, Wait};
-use crate::error::{BackendError, BackendErrorKind, LockError, RefusalKind};
+use crate::error::{BackendError, BackendErrorKind, LockError, Refusal, RefusalKind};
 use crate::lease::{Lease, LeaseMode, LeaseState, LostReason, Release};
 use crate::time::{Clock, Delay, Instant, Ttl};
 use crate::token::{FencingToken, Token};
@@ -582,7 +582,7 @@ fn who_does_not_wait_gets_the_servers_answer_where_not() {
         panic!("it was to ask")
     };
     assert_eq!(house.turn(), 1);
-    let busy = LockError::Refused(crate::Refusal::new(RefusalKind::Busy));
+    let busy = LockError::Refused(Refusal::new(RefusalKind::Busy));
     let effects = house
         .rooms()
         .returned(house.now(), busy, Some(id), house.now());
@@ -669,6 +669,64 @@ fn a_wait_that_ends_before_the_server_has_answered_is_refused_when_it_has() {
     house.arrives();
     let _used = lease_of(&mut first);
     assert!(matches!(refused.try_recv(), Ok(Err(LockError::Refused(_)))));
+}
+
+#[test]
+fn who_has_waited_in_vain_for_a_word_of_the_server_asks_for_one_by_itself() {
+    let limit = Wait::AtMost(Duration::from_millis(30));
+    let late = |bridge: Option<Duration>| {
+        let house = House::new(KEEP, 2);
+        let terms = Terms {
+            bridge,
+            ..terms(limit)
+        };
+        let Entry::Waits(id, mut answer) = house.rooms().enter(house.now(), &terms) else {
+            panic!("it was to wait")
+        };
+        assert_eq!(house.turn(), 1, "for whoever is first here");
+        house.wait(30);
+        let (turn, effects) = house.rooms().turn(house.now());
+        effects.run();
+        assert!(pends(&mut answer), "there may be one for it");
+        let [own] = &turn.start[..] else {
+            panic!("one acquire, of its own: {:?}", turn.start)
+        };
+        assert_eq!((own.tries, own.terms.wait), (Some(id), Wait::No));
+        assert_eq!((own.terms.bridge, own.terms.kept), (bridge, 1));
+        assert_eq!(house.turn(), 0, "once");
+        (house, id, answer)
+    };
+    // Of its own time-out, and whatever others have.
+    let (house, id, mut failed) = late(Some(Duration::ZERO));
+    let silent = BackendError::new(BackendErrorKind::TimedOut, "silent", None);
+    let now = house.now();
+    house
+        .rooms()
+        .returned(now, silent.into(), Some(id), now)
+        .run();
+    assert!(matches!(failed.try_recv(), Ok(Err(LockError::Backend(_)))));
+
+    let (house, id, mut refused) = late(None);
+    let soon = Some(Duration::from_millis(700));
+    let busy = Refusal::new(RefusalKind::Busy).with_retry_after(soon);
+    let now = house.now();
+    house
+        .rooms()
+        .returned(now, busy.into(), Some(id), now)
+        .run();
+    let Ok(Err(LockError::Refused(refusal))) = refused.try_recv() else {
+        panic!("it was to be refused")
+    };
+    assert_eq!(
+        (refusal.kind(), refusal.retry_after()),
+        (RefusalKind::WaitedTooLong, soon)
+    );
+
+    let (house, id, mut served) = late(None);
+    house.arrives();
+    drop(lease_of(&mut served));
+    house.arrives_for(Some(id));
+    assert_eq!(house.rooms().tally().idle, 2);
 }
 
 #[test]
