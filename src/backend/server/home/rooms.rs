@@ -146,8 +146,8 @@ pub(super) struct Rooms {
     ends: VecDeque<(Instant, u64)>,
     /// Those whose wait has ended before the server said a word of whether it has a permit for them.
     overdue: BTreeSet<u64>,
-    /// Those who ask by themselves, each by an acquire of its own: who does not wait, and whose wait is
-    /// over before the server has said a word.
+    /// Those who ask by themselves, each by an acquire of its own: who does not wait, whose wait is over
+    /// before the server has said a word, and in an outage who has an answer of its own.
     tries: BTreeSet<u64>,
     /// Those of them for whom none is under way yet.
     untried: Vec<u64>,
@@ -170,6 +170,9 @@ pub(super) struct Rooms {
     asked: Instant,
     /// Why the last acquire failed, until one does not.
     trouble: Option<BackendError>,
+    /// Whether that is an outage of which those who wait here are to hear: who has an answer of its own
+    /// asks by itself until it is over.
+    away: bool,
     attempts: u32,
     retry_at: Instant,
     closed: bool,
@@ -201,6 +204,7 @@ impl Rooms {
             asking: None,
             asked: Instant::from_nanos(0),
             trouble: None,
+            away: false,
             attempts: 0,
             retry_at: Instant::from_nanos(0),
             closed: false,
@@ -257,7 +261,7 @@ impl Rooms {
             Wait::AtMost(wait) => now.after(wait),
             Wait::No | Wait::Unbounded => Instant::FAR,
         };
-        if terms.wait == Wait::No {
+        if terms.wait == Wait::No || self.away && terms.bridge.is_some() {
             self.ask_alone(id);
         }
         if give_up != Instant::FAR {
@@ -382,6 +386,64 @@ impl Rooms {
         }
     }
 
+    /// The server has said a word.
+    fn is_back(&mut self) {
+        self.trouble = None;
+        self.away = false;
+        self.attempts = 0;
+    }
+
+    /// Nothing is served.
+    pub(super) fn away(&mut self, now: Instant, cause: &BackendError) {
+        if !self.away {
+            self.fails(now, cause);
+            self.let_the_urgent_ask();
+        }
+    }
+
+    fn fails(&mut self, now: Instant, cause: &BackendError) {
+        self.trouble = Some(cause.clone());
+        self.retry_at = now.after(retry_in(self.attempts, 128));
+        self.attempts = self.attempts.saturating_add(1);
+    }
+
+    /// Who has an answer of its own hears from the core when it is time for that.
+    fn let_the_urgent_ask(&mut self) {
+        self.away = true;
+        let urgent = |(id, waiter): (u64, &Waiter)| waiter.terms.bridge.map(|_| id);
+        let urgent: Vec<u64> = self.waiting.iter().filter_map(urgent).collect();
+        for id in urgent {
+            self.ask_alone(id);
+        }
+    }
+
+    /// Whom a seeker that found no server before its time was over leaves nothing to hope for: who has no
+    /// end to its own wait and waits for as long as the seeker, and who has waited. Who has time goes on
+    /// hoping.
+    fn hopeless(&mut self, started: Instant) -> Vec<u64> {
+        let hopeless = |(id, waiter): (u64, &Waiter)| {
+            let as_long = waiter.terms.wait == Wait::Unbounded
+                && waiter.since <= started
+                && !self.tries.contains(&id);
+            (as_long || self.overdue.contains(&id)).then_some(id)
+        };
+        let hopeless = self.waiting.iter().filter_map(hopeless).collect();
+        self.let_the_urgent_ask();
+        hopeless
+    }
+
+    /// All whom an answer concerns that no time will mend.
+    fn all_since(&self, started: Instant, tries: Option<u64>) -> Vec<u64> {
+        let concerned = |(id, waiter): (u64, &Waiter)| {
+            let concerned = waiter.since <= started
+                || waiter.terms.bridge.is_some()
+                || self.overdue.contains(&id)
+                || Some(id) == tries;
+            concerned.then_some(id)
+        };
+        self.waiting.iter().filter_map(concerned).collect()
+    }
+
     /// The first of those for whom the seekers are.
     fn first_sought(&self) -> Option<(u64, &Waiter)> {
         let mut waiting = self.waiting.iter();
@@ -426,8 +488,7 @@ impl Rooms {
     ) -> Effects {
         let mut effects = Effects::default();
         self.sought(tries);
-        self.trouble = None;
-        self.attempts = 0;
+        self.is_back();
         if self.closed || !lease.state().is_held() {
             effects.ended.push((lease, None));
             return effects;
@@ -450,8 +511,7 @@ impl Rooms {
     /// The server has no permit for who seeks one now: its waiters are behind others.
     pub(super) fn queued(&mut self) -> Effects {
         let mut effects = Effects::default();
-        self.trouble = None;
-        self.attempts = 0;
+        self.is_back();
         self.queued = self.seeking > 0;
         if self.queued {
             self.refuse_overdue(&mut effects);
@@ -497,11 +557,7 @@ impl Rooms {
             // Unless it has been served meanwhile.
             (LockError::Refused(_), Some(id)) => vec![id],
             (LockError::Backend(cause), tries) => {
-                self.trouble = Some(cause.clone());
-                self.retry_at = now.after(retry_in(self.attempts, 128));
-                self.attempts = self.attempts.saturating_add(1);
-                // Who has an answer of its own, or no end to its wait, is told now. Who has time goes
-                // on hoping, where waiting can help.
+                self.fails(now, cause);
                 let passes = matches!(
                     cause.kind(),
                     BackendErrorKind::Unreachable
@@ -509,14 +565,12 @@ impl Rooms {
                         | BackendErrorKind::ServerBusy
                         | BackendErrorKind::NotServing
                 );
-                let told = |(id, waiter): (u64, &Waiter)| {
-                    let patient = passes && waiter.terms.wait != Wait::Unbounded;
-                    let hopeless = waiter.terms.bridge.is_some()
-                        || !patient && waiter.since <= started
-                        || self.overdue.contains(&id);
-                    (hopeless || Some(id) == tries).then_some(id)
-                };
-                self.waiting.iter().filter_map(told).collect()
+                match tries {
+                    // Others have another time, and another answer.
+                    Some(id) if passes => vec![id],
+                    None if passes => self.hopeless(started),
+                    _ => self.all_since(started, tries),
+                }
             }
         };
         for id in concerned {
@@ -585,8 +639,7 @@ impl Rooms {
                 self.asked = Instant::from_nanos(0);
             }
         }
-        self.trouble = None;
-        self.attempts = 0;
+        self.is_back();
         let mut effects = self.give_idle_back();
         if self.sweep(&mut effects) && self.doubted.is_none() {
             // What else it has forgotten, it did before it said so.
@@ -722,7 +775,12 @@ impl Rooms {
             && end <= now
         {
             self.ends.pop_front();
-            if self.trouble.is_none() && !self.queued && self.permits.held() < self.limit {
+            let open = if self.away {
+                self.tries.contains(&id)
+            } else {
+                !self.queued && self.permits.held() < self.limit
+            };
+            if open {
                 // There may be one for it. So it is refused when the server has said that there is none: it
                 // asks, and so is not kept for longer than who has asked by itself from the beginning.
                 self.overdue.insert(id);
@@ -733,10 +791,11 @@ impl Rooms {
                 continue;
             };
             match &self.trouble {
-                Some(cause) => effects
-                    .told
-                    .push((waiter.answer, Err(cause.clone().into()))),
-                None => effects.refuse(waiter, RefusalKind::WaitedTooLong),
+                Some(cause) if self.away => {
+                    let told = Err(cause.clone().into());
+                    effects.told.push((waiter.answer, told));
+                }
+                _ => effects.refuse(waiter, RefusalKind::WaitedTooLong),
             }
         }
         self.seek(now, &mut turn);
@@ -777,9 +836,10 @@ impl Rooms {
             && now >= self.retry_at
             && let Some((_, first)) = self.first_sought()
         {
-            // Whoever comes next goes on where one who leaves stood.
+            // Whoever comes next goes on where one who leaves stood, and hopes for what it likes.
             let terms = Terms {
                 wait: Wait::Unbounded,
+                bridge: None,
                 kept,
                 ..first.terms
             };

@@ -730,6 +730,110 @@ fn who_has_waited_in_vain_for_a_word_of_the_server_asks_for_one_by_itself() {
 }
 
 #[test]
+fn in_an_outage_who_has_an_answer_of_its_own_asks_for_it_in_its_own_terms() {
+    let long = Wait::AtMost(Duration::from_secs(9));
+    let hoping = |house: &House, wait, bridge| {
+        let bridge = Some(Duration::from_secs(bridge));
+        let terms = Terms {
+            bridge,
+            ..terms(wait)
+        };
+        match house.rooms().enter(house.now(), &terms) {
+            Entry::Waits(id, answer) => (id, answer),
+            _ => panic!("it was to wait"),
+        }
+    };
+    let starts = |house: &House| {
+        let (turn, effects) = house.rooms().turn(house.now());
+        effects.run();
+        let asked = |start: super::rooms::Start| {
+            let terms = start.terms;
+            (start.tries, terms.wait, terms.bridge)
+        };
+        turn.start.into_iter().map(asked).collect::<Vec<_>>()
+    };
+    let away = || BackendError::new(BackendErrorKind::Unreachable, "away", None);
+    let told = |house: &House, id| {
+        let now = house.now();
+        house
+            .rooms()
+            .returned(now, away().into(), Some(id), now)
+            .run();
+    };
+
+    // Whoever is first, a seeker hopes for nothing but its turn.
+    for first in [Some(0), None] {
+        let house = House::new(KEEP, 1);
+        let mut first = match first {
+            Some(bridge) => hoping(&house, long, bridge).1,
+            None => house.waits().1,
+        };
+        assert_eq!(starts(&house), [(None, Wait::Unbounded, None)]);
+        let (patient, mut patients) = house.waits();
+        let (urgent, mut urgents) = hoping(&house, Wait::Unbounded, 0);
+        let (hopes, mut hoped) = hoping(&house, long, 5);
+        house.queued();
+        assert_eq!(starts(&house), []);
+        house.wait(2000);
+        house.rooms().away(house.now(), &away());
+        house.rooms().away(house.now(), &away());
+        let asked = starts(&house);
+        let left = Wait::AtMost(Duration::from_secs(7));
+        let seconds = |seconds| Some(Duration::from_secs(seconds));
+        assert!(asked.contains(&(Some(urgent), Wait::Unbounded, seconds(0))));
+        assert!(asked.contains(&(Some(hopes), left, seconds(5))));
+        assert!(!asked.iter().any(|(tries, ..)| *tries == Some(patient)));
+        assert_eq!(starts(&house), [], "once");
+        told(&house, urgent);
+        assert!(matches!(urgents.try_recv(), Ok(Err(LockError::Backend(_)))));
+        // Who comes later, when it is time to see whether that is over.
+        house.wait(1500);
+        let (later, _answer) = hoping(&house, long, 1);
+        assert_eq!(starts(&house), [(Some(later), long, seconds(1))]);
+        assert!(pends(&mut hoped) && pends(&mut patients));
+        house.arrives();
+        drop(lease_of(&mut first));
+        drop(lease_of(&mut patients));
+        drop(lease_of(&mut hoped));
+        assert_eq!(house.ended(), 0, "the seeker has kept its place");
+    }
+}
+
+#[test]
+fn the_patience_of_one_says_nothing_to_others() {
+    let silent = || BackendError::new(BackendErrorKind::TimedOut, "silent", None);
+    let house = House::new(KEEP, 2);
+    let (_, mut waits) = house.waits();
+    let Err(Ok((hasty, mut tries))) = house.enter(Wait::No) else {
+        panic!("it was to ask")
+    };
+    house.turn();
+    let (begun, now) = (house.now(), house.now());
+    house
+        .rooms()
+        .returned(now, silent().into(), Some(hasty), begun)
+        .run();
+    assert!(matches!(tries.try_recv(), Ok(Err(LockError::Backend(_)))));
+    assert!(pends(&mut waits), "it has more time");
+    // So has who comes next.
+    house.wait(1000);
+    let Err(Ok((next, mut answer))) = house.enter(Wait::AtMost(Duration::from_millis(30))) else {
+        panic!("it was to wait")
+    };
+    house.turn();
+    house.wait(30);
+    let (turn, effects) = house.rooms().turn(house.now());
+    effects.run();
+    assert!(pends(&mut answer));
+    assert_eq!(turn.start[0].tries, Some(next));
+    house
+        .rooms()
+        .returned(now, silent().into(), None, begun)
+        .run();
+    assert!(matches!(waits.try_recv(), Ok(Err(LockError::Backend(_)))));
+}
+
+#[test]
 fn an_outage_that_is_over_is_no_reason_any_more() {
     let house = House::new(KEEP, 1);
     house.waits();
@@ -927,7 +1031,9 @@ fn why_a_permit_was_lost_is_told_to_a_user_who_looks_later() {
 
 #[derive(Debug, Clone)]
 enum Event {
-    Enter(bool),
+    /// Whether it waits, and whether it has an answer of its own for an outage.
+    Enter(bool, bool),
+    Away,
     Leave(prop::sample::Index),
     Done(prop::sample::Index),
     Arrive,
@@ -943,7 +1049,8 @@ enum Event {
 fn events() -> impl Strategy<Value = Vec<Event>> {
     let index = any::<prop::sample::Index>;
     let event = prop_oneof![
-        6 => any::<bool>().prop_map(Event::Enter),
+        6 => any::<(bool, bool)>().prop_map(|(waits, urgent)| Event::Enter(waits, urgent)),
+        1 => Just(Event::Away),
         1 => index().prop_map(Event::Leave),
         6 => index().prop_map(Event::Done),
         4 => Just(Event::Arrive),
@@ -989,11 +1096,24 @@ proptest! {
         let mut street = Street::default();
         for event in events {
             match event {
-                Event::Enter(waits) => match house.enter(if waits { Wait::Unbounded } else { Wait::No }) {
-                    Ok(lease) => street.holding.push(lease),
-                    Err(Ok(waits)) => street.waiting.push(waits),
-                    Err(Err(_)) => {}
-                },
+                Event::Enter(waits, urgent) => {
+                    let terms = Terms {
+                        bridge: urgent.then_some(Duration::ZERO),
+                        ..terms(if waits { Wait::Unbounded } else { Wait::No })
+                    };
+                    let entry = house.rooms().enter(house.now(), &terms);
+                    match entry {
+                        Entry::In(mark, fence) => {
+                            street.holding.push(Lease::new(Arc::clone(&house) as _, mark, fence));
+                        }
+                        Entry::Waits(id, answer) => street.waiting.push((id, answer)),
+                        Entry::Refused(_) | Entry::Elsewhere => {}
+                    }
+                }
+                Event::Away => {
+                    let away = BackendError::new(BackendErrorKind::Unreachable, "away", None);
+                    house.rooms().away(house.now(), &away);
+                }
                 Event::Leave(at) if !street.waiting.is_empty() => {
                     let (id, _answer) = street.waiting.remove(at.index(street.waiting.len()));
                     house.cancel(Token::local(id, 0));

@@ -14,6 +14,12 @@ fn kept(wait: Wait) -> Request {
     request
 }
 
+impl PartialEq for News {
+    fn eq(&self, other: &Self) -> bool {
+        format!("{self:?}") == format!("{other:?}")
+    }
+}
+
 fn recheck(call: &Call) -> &Recheck {
     match &call.body {
         Body::Recheck(recheck) => recheck,
