@@ -15,6 +15,7 @@ use std::collections::HashMap;
 use std::fmt;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
 
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::sync::{Notify, oneshot};
@@ -37,8 +38,9 @@ pub(super) enum News {
     Away(BackendError),
     /// Whether other processes wait, by a word that the server gave at this stamp.
     Others { stamp: u64, wait: bool },
-    /// An acquire has got a place in the server's queue.
-    Queued,
+    /// An acquire has got a place in the server's queue: with the time to the end of the first lease that
+    /// stands in its way, if it is known.
+    Queued(Option<Duration>),
     /// The server did not know a lease that was ended.
     Gone,
     /// The answer to [`Command::Recheck`], if there was one.
@@ -193,7 +195,7 @@ impl Home {
                 Effects::default()
             }
             News::Others { stamp, wait } => rooms.told(now, *stamp, *wait),
-            News::Queued => rooms.queued(),
+            News::Queued(next_end) => rooms.queued(now, *next_end),
             News::Gone => {
                 rooms.doubt(now);
                 Effects::default()

@@ -128,9 +128,8 @@ impl Effects {
         }
     }
 
-    fn refuse(&mut self, waiter: Waiter, kind: RefusalKind) {
-        self.told
-            .push((waiter.answer, Err(Refusal::new(kind).into())));
+    fn refuse(&mut self, waiter: Waiter, refusal: Refusal) {
+        self.told.push((waiter.answer, Err(refusal.into())));
     }
 }
 
@@ -175,6 +174,11 @@ pub(super) struct Rooms {
     away: bool,
     attempts: u32,
     retry_at: Instant,
+    /// When the first lease that stands in the way ends, as the server told a seeker last.
+    end_told: Instant,
+    /// When the first of those ends that are here, as it was at the last look.
+    end_here: Instant,
+    looked: Instant,
     closed: bool,
     attended: bool,
     /// When the agent looks next.
@@ -207,6 +211,9 @@ impl Rooms {
             away: false,
             attempts: 0,
             retry_at: Instant::from_nanos(0),
+            end_told: Instant::FAR,
+            end_here: Instant::FAR,
+            looked: Instant::from_nanos(0),
             closed: false,
             attended: false,
             wake_at: Instant::FAR,
@@ -253,7 +260,8 @@ impl Rooms {
             } else {
                 RefusalKind::QueueFull
             };
-            return Entry::Refused(Refusal::new(kind).with_position(Some(crowd.into())));
+            let refusal = self.refusal(now, kind);
+            return Entry::Refused(refusal.with_position(Some(crowd.into())));
         }
         let (answer, receiver) = oneshot::channel();
         let id = self.waiting.next_ticket();
@@ -497,32 +505,50 @@ impl Rooms {
         let wanted = tries.filter(|id| self.waiting.get(*id).is_some());
         let wanted = wanted.or_else(|| self.waiting.first());
         let slot = self.permits.put(now, lease, least);
+        self.looked = Instant::from_nanos(0);
         match wanted {
             Some(id) => self.give(slot, id, &mut effects),
             None if self.may_idle() => self.rest(now, slot),
             None => self.end(slot, None, &mut effects),
         }
+        // What stood in the way then does not any more.
+        self.end_told = Instant::FAR;
         if self.permits.held() >= self.limit {
-            self.refuse_overdue(&mut effects);
+            self.refuse_overdue(now, &mut effects);
         }
         effects
     }
 
     /// The server has no permit for who seeks one now: its waiters are behind others.
-    pub(super) fn queued(&mut self) -> Effects {
+    pub(super) fn queued(&mut self, now: Instant, next_end: Option<Duration>) -> Effects {
         let mut effects = Effects::default();
         self.is_back();
         self.queued = self.seeking > 0;
+        self.end_told = next_end.map_or(Instant::FAR, |end| now.after(end));
         if self.queued {
-            self.refuse_overdue(&mut effects);
+            self.refuse_overdue(now, &mut effects);
         }
         effects
     }
 
-    fn refuse_overdue(&mut self, effects: &mut Effects) {
+    /// A no, with what is known of the first lease to end: by the server's last word to a seeker, or of
+    /// those that are here.
+    fn refusal(&mut self, now: Instant, kind: RefusalKind) -> Refusal {
+        // Now and then is enough for who turns away a flood.
+        if now >= self.looked.after(QUESTION) {
+            self.looked = now;
+            self.end_here = self.permits.first_end().unwrap_or(Instant::FAR);
+        }
+        let ends = [self.end_here, self.end_told].into_iter();
+        let first = ends.filter(|end| now < *end && *end < Instant::FAR).min();
+        Refusal::new(kind).with_retry_after(first.map(|end| end.since(now)))
+    }
+
+    fn refuse_overdue(&mut self, now: Instant, effects: &mut Effects) {
         for id in std::mem::take(&mut self.overdue) {
             if let Some(waiter) = self.forget(id) {
-                effects.refuse(waiter, RefusalKind::WaitedTooLong);
+                let refusal = self.refusal(now, RefusalKind::WaitedTooLong);
+                effects.refuse(waiter, refusal);
             }
         }
     }
@@ -547,6 +573,9 @@ impl Rooms {
     ) -> Effects {
         let mut effects = Effects::default();
         self.sought(tries);
+        if let LockError::Refused(_) = error {
+            self.is_back();
+        }
         let concerned: Vec<u64> = match (&error, tries) {
             (LockError::Refused(refusal), None) if refusal.kind() == RefusalKind::ShuttingDown => {
                 self.waiting.iter().map(|(id, _)| id).collect()
@@ -671,7 +700,7 @@ impl Rooms {
         self.closed = true;
         let mut effects = Effects::default();
         while let Some((_, waiter)) = self.waiting.pop() {
-            effects.refuse(waiter, RefusalKind::ShuttingDown);
+            effects.refuse(waiter, Refusal::new(RefusalKind::ShuttingDown));
         }
         self.ends.clear();
         self.overdue.clear();
@@ -795,7 +824,10 @@ impl Rooms {
                     let told = Err(cause.clone().into());
                     effects.told.push((waiter.answer, told));
                 }
-                _ => effects.refuse(waiter, RefusalKind::WaitedTooLong),
+                _ => {
+                    let refusal = self.refusal(now, RefusalKind::WaitedTooLong);
+                    effects.refuse(waiter, refusal);
+                }
             }
         }
         self.seek(now, &mut turn);

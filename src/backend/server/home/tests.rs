@@ -176,7 +176,12 @@ impl House {
     }
 
     fn queued(&self) {
-        let effects = self.rooms().queued();
+        self.queued_for(None);
+    }
+
+    /// The server has a place for a seeker, behind leases of which the first ends then.
+    fn queued_for(&self, next_end: Option<Duration>) {
+        let effects = self.rooms().queued(self.now(), next_end);
         effects.run();
     }
 
@@ -628,6 +633,64 @@ fn a_wait_ends_at_its_limit_as_a_refusal_or_as_the_outage_it_was() {
     house.wait(30);
     house.turn();
     assert!(matches!(second.try_recv(), Ok(Err(LockError::Backend(_)))));
+}
+
+/// What a refusal tells of when to come again.
+fn retry_after(refused: &Result<Lease, LockError>) -> Option<Duration> {
+    match refused {
+        Err(LockError::Refused(refusal)) => refusal.retry_after(),
+        other => panic!("it was to be refused: {other:?}"),
+    }
+}
+
+#[test]
+fn who_waited_too_long_is_told_of_the_first_lease_to_end_as_the_server_told_a_seeker() {
+    let limit = Wait::AtMost(Duration::from_millis(30));
+    for (told, expected) in [(Some(700), Some(670)), (None, None), (Some(20), None)] {
+        let house = House::new(KEEP, 1);
+        let Err(Ok((_, mut answer))) = house.enter(limit) else {
+            panic!("it was to wait")
+        };
+        house.turn();
+        house.queued_for(told.map(Duration::from_millis));
+        house.wait(30);
+        house.turn();
+        let refused = answer.try_recv().expect("it is told");
+        assert_eq!(
+            retry_after(&refused),
+            expected.map(Duration::from_millis),
+            "{told:?}"
+        );
+    }
+}
+
+#[test]
+fn who_is_refused_where_all_permits_are_here_is_told_of_the_first_of_them_to_end() {
+    let refused = |house: &Arc<House>, terms: &Terms| {
+        let entry = house.rooms().enter(house.now(), terms);
+        match entry {
+            Entry::Refused(refusal) => refusal.retry_after(),
+            _ => panic!("it was to be refused"),
+        }
+    };
+    let house = House::new(KEEP, 2);
+    let first = house.arrives();
+    let _used = house.holds();
+    house.wait(4000);
+    house.arrives();
+    let _other = house.holds();
+    house.wait(1000);
+    let seconds = |seconds| Some(Duration::from_secs(seconds));
+    assert_eq!(refused(&house, &terms(Wait::No)), seconds(5));
+    let full = Terms {
+        max_waiters: 0,
+        ..terms(Wait::Unbounded)
+    };
+    assert_eq!(refused(&house, &full), seconds(5));
+    // It is renewed.
+    assert!(first.prolong(house.now().after(Duration::from_secs(10))));
+    house.wait(1000);
+    assert_eq!(refused(&house, &full), seconds(8));
 }
 
 #[test]
