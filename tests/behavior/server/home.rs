@@ -546,6 +546,27 @@ async fn a_limit_that_an_operator_lowers_binds_a_process_that_is_alone_and_busy(
 }
 
 #[tokio::test]
+async fn a_limit_that_an_operator_raises_is_found_by_who_does_not_wait() {
+    let rig = ServerRig::start();
+    let gate = keeping(&rig.handle(), 2);
+    let mut inside = vec![take(&gate).await, take(&gate).await];
+    let records = rig.server.keys_with("suite:{").await;
+    let records = records.iter().find(|key| key.ends_with(":sr:reports"));
+    let records = records.expect("permits are recorded");
+    rig.server.command(&["HSET", records, "L", "7"]).await;
+    wait_for("all are found", LIMIT, async || {
+        inside.extend(gate.try_acquire().await);
+        inside.len() == 7
+    })
+    .await;
+    let busy = refusal(gate.try_acquire().await);
+    assert_eq!(busy.kind(), RefusalKind::Busy);
+    rig.server.command(&["HDEL", records, "L"]).await;
+    drop((inside, gate));
+    rig.settled().await;
+}
+
+#[tokio::test]
 async fn a_recall_that_was_forged_ends_no_keeping_for_good() {
     let rig = ServerRig::start();
     let gate = keeping(&rig.handle(), 2);

@@ -139,6 +139,11 @@ pub(super) struct Rooms {
     place: Weak<dyn Place>,
     keep: Keep,
     limit: u32,
+    /// How many permits there may be: the limit, or more where an operator allows more, as far as grants
+    /// have shown.
+    reach: u32,
+    /// From when on one who does not wait may ask whether there are more.
+    reach_at: Instant,
     permits: Permits,
     waiting: Queue<Waiter>,
     /// In their order, which is nearly that in which they come: most wait for as long as the one before.
@@ -192,6 +197,8 @@ impl Rooms {
             place,
             keep,
             limit,
+            reach: limit,
+            reach_at: Instant::from_nanos(0),
             permits: Permits::default(),
             waiting: Queue::default(),
             ends: VecDeque::new(),
@@ -251,8 +258,8 @@ impl Rooms {
         }
         let crowd = u32::try_from(self.waiting.len()).unwrap_or(u32::MAX);
         // For so many more the server may have one: who is on its way to it does not wait yet.
-        let spare = self.limit.saturating_sub(self.permits.held());
-        let busy = terms.wait == Wait::No && crowd >= spare;
+        let spare = self.reach.saturating_sub(self.permits.held());
+        let busy = terms.wait == Wait::No && crowd >= spare && !self.may_reach_further(now);
         let full = terms.wait != Wait::No && crowd >= terms.max_waiters.max(spare);
         if busy || full {
             let kind = if busy {
@@ -513,7 +520,8 @@ impl Rooms {
         }
         // What stood in the way then does not any more.
         self.end_told = Instant::FAR;
-        if self.permits.held() >= self.limit {
+        self.reached();
+        if self.permits.held() >= self.reach {
             self.refuse_overdue(now, &mut effects);
         }
         effects
@@ -525,10 +533,30 @@ impl Rooms {
         self.is_back();
         self.queued = self.seeking > 0;
         self.end_told = next_end.map_or(Instant::FAR, |end| now.after(end));
+        self.reach = self.limit.max(self.permits.held());
         if self.queued {
             self.refuse_overdue(now, &mut effects);
         }
         effects
+    }
+
+    /// Whether one who does not wait asks the server though all permits that there seem to be are here.
+    /// Mostly there are none, so that is done now and then, and not where seekers ask for one anyway.
+    fn may_reach_further(&mut self, now: Instant) -> bool {
+        let may = self.keep.fences.is_none() && self.seeking == 0 && now >= self.reach_at;
+        if may {
+            self.reach_at = now.after(QUESTION);
+        }
+        may
+    }
+
+    /// There is one more. Where that is more than there seemed to be, there may be as many again: the
+    /// server's next no tells.
+    fn reached(&mut self) {
+        let held = self.permits.held();
+        if held > self.reach && self.keep.fences.is_none() {
+            self.reach = held.saturating_mul(2);
+        }
     }
 
     /// A no, with what is known of the first lease to end: by the server's last word to a seeker, or of
@@ -584,7 +612,10 @@ impl Rooms {
                 self.first_sought().map(|(id, _)| id).into_iter().collect()
             }
             // Unless it has been served meanwhile.
-            (LockError::Refused(_), Some(id)) => vec![id],
+            (LockError::Refused(_), Some(id)) => {
+                self.reach = self.limit.max(self.permits.held());
+                vec![id]
+            }
             (LockError::Backend(cause), tries) => {
                 self.fails(now, cause);
                 let passes = matches!(
@@ -739,7 +770,7 @@ impl Rooms {
     /// How many more acquires are to be under way for those who wait.
     fn missing(&self) -> u32 {
         let waiting = u32::try_from(self.waiting.len() - self.tries.len()).unwrap_or(u32::MAX);
-        let useful = self.limit.saturating_sub(self.permits.held()).max(1);
+        let useful = self.reach.saturating_sub(self.permits.held()).max(1);
         waiting.min(useful).saturating_sub(self.seeking)
     }
 
@@ -807,7 +838,7 @@ impl Rooms {
             let open = if self.away {
                 self.tries.contains(&id)
             } else {
-                !self.queued && self.permits.held() < self.limit
+                !self.queued && self.permits.held() < self.reach
             };
             if open {
                 // There may be one for it. So it is refused when the server has said that there is none: it

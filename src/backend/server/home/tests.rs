@@ -577,7 +577,57 @@ fn who_does_not_wait_is_refused_at_once_where_all_permits_are_here() {
     let house = House::new(KEEP, 1);
     house.arrives();
     let _used = house.holds();
-    assert!(matches!(house.enter(Wait::No), Err(Err(RefusalKind::Busy))));
+    let busy = |house: &Arc<House>| matches!(house.enter(Wait::No), Err(Err(RefusalKind::Busy)));
+    // But for one now and then, who asks: an operator may have set a higher limit.
+    for _ in 0..3 {
+        assert!(!busy(&house));
+        assert!(busy(&house));
+        house.wait(49);
+        assert!(busy(&house));
+        house.wait(1);
+    }
+    let lock = Keep {
+        fences: Some(4),
+        ..KEEP
+    };
+    let house = House::new(lock, 1);
+    let (_, mut first) = house.waits();
+    house.arrives();
+    let _used = lease_of(&mut first);
+    assert!(busy(&house), "there is one lock");
+}
+
+#[test]
+fn what_an_operator_adds_is_found_by_who_does_not_wait() {
+    let house = House::new(KEEP, 2);
+    let tries = |house: &Arc<House>| match house.enter(Wait::No) {
+        Err(Ok(asks)) => Some(asks),
+        Err(Err(_)) => None,
+        Ok(_) => panic!("nothing is idle"),
+    };
+    let mut inside = Vec::new();
+    let mut granted = 0;
+    for round in 0..4 {
+        while let Some((id, mut answer)) = tries(&house) {
+            house.turn();
+            // There are ten.
+            if granted < 10 {
+                granted += 1;
+                house.arrives_for(Some(id));
+                inside.push(lease_of(&mut answer));
+            } else {
+                let busy = Refusal::new(RefusalKind::Busy);
+                let now = house.now();
+                house
+                    .rooms()
+                    .returned(now, busy.into(), Some(id), now)
+                    .run();
+            }
+        }
+        let expected = [6, 10, 10, 10][round];
+        assert_eq!(granted, expected, "{round}");
+        house.wait(50);
+    }
 }
 
 #[test]
@@ -681,6 +731,7 @@ fn who_is_refused_where_all_permits_are_here_is_told_of_the_first_of_them_to_end
     let _other = house.holds();
     house.wait(1000);
     let seconds = |seconds| Some(Duration::from_secs(seconds));
+    assert!(house.enter(Wait::No).is_err(), "one asks");
     assert_eq!(refused(&house, &terms(Wait::No)), seconds(5));
     let full = Terms {
         max_waiters: 0,
