@@ -130,6 +130,12 @@ impl Refusal {
         self
     }
 
+    /// The same of another kind, for who asked for something else than was refused.
+    pub(crate) const fn with_kind(mut self, kind: RefusalKind) -> Self {
+        self.kind = kind;
+        self
+    }
+
     pub(crate) const fn with_retry_after(mut self, retry_after: Option<Duration>) -> Self {
         self.retry_after = retry_after;
         self

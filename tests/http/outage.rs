@@ -1,10 +1,14 @@
 //! What becomes of requests while the server is away, and how soon they are gated again.
 
+use std::pin::pin;
 use std::time::Duration;
 
+use futures_util::poll;
 use http::StatusCode;
 use portcullis::layer::{Demand, HeldBody, Http, OnOutage};
-use portcullis::{ConcurrencyLimitLayer, Held, MutexLayer, Portcullis, Quota, RateLimitLayer};
+use portcullis::{
+    ConcurrencyLimitLayer, Held, Keeping, MutexLayer, Portcullis, Quota, RateLimitLayer,
+};
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
@@ -95,6 +99,71 @@ async fn a_server_that_freezes_is_done_without_until_it_thaws() {
     }
     server.thaw();
     until_gated(&allowing).await;
+}
+
+#[tokio::test]
+async fn a_request_is_kept_for_its_wait_and_the_budget_where_permits_are_kept_as_well() {
+    let server = Server::start();
+    // So that nothing else ends it in time.
+    let builder = Portcullis::builder().url(server.url());
+    let gates = builder.command_timeout(SEEN).connect_timeout(SEEN).build();
+    let gates = gates.expect("a local address");
+    let semaphore = gates.semaphore("reports", 5).expect("in range");
+    let kept = semaphore
+        .keep_permits(Keeping::default())
+        .expect("in range");
+    let layer = ConcurrencyLimitLayer::new(kept.clone()).max_wait(Duration::from_millis(30));
+    assert_eq!(status(&layer).await, StatusCode::OK);
+    wait_for("nothing is kept", SEEN, async || {
+        kept.kept().idle + kept.kept().used == 0
+    })
+    .await;
+    server.freeze();
+    for (on_outage, expected) in [
+        (OnOutage::Refuse, StatusCode::SERVICE_UNAVAILABLE),
+        (OnOutage::Allow, StatusCode::OK),
+        (OnOutage::Local(1), StatusCode::OK),
+    ] {
+        let layer = layer.clone().on_outage(on_outage);
+        let status = timeout(PROMPTLY, status(&layer)).await;
+        assert_eq!(status.expect("in time"), expected, "{on_outage:?}");
+    }
+    server.thaw();
+}
+
+#[tokio::test]
+async fn who_waits_at_one_home_is_told_of_an_outage_by_its_own_policy_whoever_came_first() {
+    for urgent_first in [true, false] {
+        let (server, gates) = start();
+        let other = handle(&server).semaphore("reports", 1).expect("in range");
+        let held = timeout(SEEN, other.acquire()).await.expect("in time");
+        let held = held.expect("free");
+        let semaphore = gates.semaphore("reports", 1).expect("in range");
+        let kept = semaphore
+            .keep_permits(Keeping::default())
+            .expect("in range");
+        let layer = ConcurrencyLimitLayer::new(kept.clone()).on_outage(OnOutage::Allow);
+        let mut urgent = pin!(async { status(&layer.max_wait(10 * SEEN)).await });
+        let mut patient = pin!(async { kept.acquire().await });
+        if urgent_first {
+            assert!(poll!(&mut urgent).is_pending());
+        }
+        assert!(poll!(&mut patient).is_pending());
+        wait_for("it is queued", SEEN, async || {
+            let mut keys = server.keys_with("portcullis:").await.into_iter();
+            keys.any(|key| key.contains("}:sq:"))
+        })
+        .await;
+        assert!(poll!(&mut urgent).is_pending());
+        server.freeze();
+        let told = timeout(SEEN, urgent).await.expect("it is told");
+        assert_eq!(told, StatusCode::OK);
+        assert!(poll!(&mut patient).is_pending());
+        server.thaw();
+        drop(held);
+        let served = timeout(SEEN, patient).await.expect("in time");
+        assert!(served.is_ok(), "{served:?}");
+    }
 }
 
 #[tokio::test]

@@ -421,6 +421,30 @@ async fn requests_that_come_at_once_find_all_that_is_free_though_none_may_wait()
 }
 
 #[tokio::test]
+async fn a_refusal_tells_of_the_first_lease_to_end_wherever_the_permits_are() {
+    let rig = ServerRig::start();
+    let (here, there) = (rig.handle(), rig.handle());
+    for holder in [&here, &there] {
+        let permit = take(&keeping(holder, 1)).await;
+        let gate = keeping(&here, 1);
+        let waited = gate.clone().max_wait(Duration::from_millis(50));
+        let busy = refusal(gate.try_acquire().await);
+        let late = refusal(promptly("it ends", waited.acquire()).await);
+        assert_eq!(
+            (busy.kind(), late.kind()),
+            (RefusalKind::Busy, RefusalKind::WaitedTooLong)
+        );
+        for refusal in [busy, late] {
+            let told = refusal.retry_after().expect("its lease ends");
+            assert!(told <= permit.remaining() + LIMIT, "{refusal}");
+        }
+        drop((permit, gate, waited));
+        wait_for("nothing is kept", LIMIT, async || held(&rig).await == 0).await;
+    }
+    rig.settled().await;
+}
+
+#[tokio::test]
 async fn a_mutex_is_never_kept_for_who_does_not_wait() {
     let rig = ServerRig::start();
     let handle = rig.handle();
@@ -518,6 +542,27 @@ async fn a_limit_that_an_operator_lowers_binds_a_process_that_is_alone_and_busy(
     busy.end().await;
     rig.server.command(&["HDEL", records, "L"]).await;
     drop(gate);
+    rig.settled().await;
+}
+
+#[tokio::test]
+async fn a_limit_that_an_operator_raises_is_found_by_who_does_not_wait() {
+    let rig = ServerRig::start();
+    let gate = keeping(&rig.handle(), 2);
+    let mut inside = vec![take(&gate).await, take(&gate).await];
+    let records = rig.server.keys_with("suite:{").await;
+    let records = records.iter().find(|key| key.ends_with(":sr:reports"));
+    let records = records.expect("permits are recorded");
+    rig.server.command(&["HSET", records, "L", "7"]).await;
+    wait_for("all are found", LIMIT, async || {
+        inside.extend(gate.try_acquire().await);
+        inside.len() == 7
+    })
+    .await;
+    let busy = refusal(gate.try_acquire().await);
+    assert_eq!(busy.kind(), RefusalKind::Busy);
+    rig.server.command(&["HDEL", records, "L"]).await;
+    drop((inside, gate));
     rig.settled().await;
 }
 

@@ -6,8 +6,10 @@
 //! a server that can't serve now, are an outage.
 
 use std::borrow::Cow;
+use std::sync::Arc;
 
 use super::{Core, Entry};
+use crate::backend::server::home::News;
 use crate::backend::server::reply::Failure;
 use crate::time::Instant;
 use crate::token::Token;
@@ -95,20 +97,30 @@ impl Core {
     }
 
     /// Shortens a waiter's patience to what it has for an outage, or ends its wait if that is over.
-    /// Who has a place in the queue keeps it: that outlasts many an outage. But not where it stands there
-    /// for the callers of a home, which have an answer of their own and would not get it.
+    /// Who has a place in the queue keeps it: that outlasts many an outage. But not where a home has
+    /// others who wait for the same.
     pub(super) fn bridge(&mut self, now: Instant, token: Token) {
         let Some(Entry::Waiting(waiter)) = self.entries.get_mut(&token) else {
             return;
         };
         let link = self.routes.link(waiter.request.resource.tag);
-        let (Some(bridge), Some(outage), false) = (
-            waiter.request.terms.bridge,
-            &self.breakers[link].open,
-            waiter.is_queued() && waiter.request.terms.kept == 0,
-        ) else {
+        let Some(outage) = &self.breakers[link].open else {
             return;
         };
+        let kept = waiter.request.terms.kept > 0;
+        let Some(bridge) = waiter.request.terms.bridge else {
+            if kept {
+                // It may stand there for callers of a home who have an answer of their own.
+                let resource = Arc::clone(&waiter.request.resource);
+                let failure = outage.failure.clone();
+                let cause = self.waiter_error(now, token, Some(&failure));
+                self.hear(&resource, News::Away(cause));
+            }
+            return;
+        };
+        if waiter.is_queued() && !kept {
+            return;
+        }
         let until = outage.since.after(bridge);
         if now < until {
             waiter.patience = waiter.patience.min(until);

@@ -343,7 +343,7 @@ impl Core {
                 let again = std::mem::take(&mut waiter.again);
                 let resource = waiter.request.resource.clone();
                 if waiter.request.terms.kept > 0 {
-                    self.hear(&resource, News::Queued);
+                    self.hear(&resource, News::Queued(crowd.next_end));
                 }
                 self.enqueued(now, &resource, token, old, ticket, crowd);
                 self.stamped(resource.tag, stamp, sent);

@@ -15,6 +15,7 @@ use std::collections::HashMap;
 use std::fmt;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
 
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::sync::{Notify, oneshot};
@@ -23,18 +24,23 @@ use self::rooms::{Effects, Entry, Rooms, Rouse};
 use super::Seat;
 use super::core::Command;
 use crate::backend::{Acquire, Keep, Kept, Place, ReleaseAnswer, Terms, Waiting};
+use crate::error::BackendError;
 use crate::key::Resource;
 use crate::lease::{Lease, LeaseMode, LeaseState, LostReason};
 use crate::time::Instant;
 use crate::token::{FencingToken, Token};
 
 /// What the core hears of gates that permits are kept of.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone)]
 pub(super) enum News {
+    /// Nothing is served where a seeker is under way. It is left there: what follows for those whom it is
+    /// for is a question of what each of them hopes for.
+    Away(BackendError),
     /// Whether other processes wait, by a word that the server gave at this stamp.
     Others { stamp: u64, wait: bool },
-    /// An acquire has got a place in the server's queue.
-    Queued,
+    /// An acquire has got a place in the server's queue: with the time to the end of the first lease that
+    /// stands in its way, if it is known.
+    Queued(Option<Duration>),
     /// The server did not know a lease that was ended.
     Gone,
     /// The answer to [`Command::Recheck`], if there was one.
@@ -184,8 +190,12 @@ impl Home {
 
     fn hear(&self, now: Instant, news: &News) {
         let effects = self.change(now, |rooms| match news {
+            News::Away(cause) => {
+                rooms.away(now, cause);
+                Effects::default()
+            }
             News::Others { stamp, wait } => rooms.told(now, *stamp, *wait),
-            News::Queued => rooms.queued(),
+            News::Queued(next_end) => rooms.queued(now, *next_end),
             News::Gone => {
                 rooms.doubt(now);
                 Effects::default()

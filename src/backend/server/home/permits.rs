@@ -82,6 +82,12 @@ impl Permits {
         !self.idle.is_empty() || self.again > 0
     }
 
+    /// When the first of them ends, unless it is renewed or given back before.
+    pub(super) fn first_end(&self) -> Option<Instant> {
+        let permits = self.slots.iter().filter_map(|slot| slot.permit.as_ref());
+        permits.map(|permit| permit.lease.state().deadline()).min()
+    }
+
     pub(super) fn get(&self, slot: u32) -> Option<&Permit> {
         self.slots.get(slot as usize)?.permit.as_ref()
     }

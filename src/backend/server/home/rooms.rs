@@ -9,7 +9,7 @@
 //! 3. While others wait nothing is idle, and no permit is passed on for longer than its turn.
 //! 4. Leases, answers and wakers run when the lock is free: they go out as [`Effects`].
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeSet, VecDeque};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -40,6 +40,29 @@ pub(super) struct Waiter {
     answer: Answer,
 }
 
+impl Waiter {
+    /// What it asks for by itself, from now on.
+    fn own_terms(&self, now: Instant) -> Terms {
+        let wait = match self.terms.wait {
+            Wait::AtMost(_) => Wait::at_most(self.give_up.since(now)),
+            wait @ (Wait::No | Wait::Unbounded) => wait,
+        };
+        Terms { wait, ..self.terms }
+    }
+
+    /// What it is told where the server has said no: it did wait, though not in its last words.
+    fn in_its_words(&self, error: &LockError) -> LockError {
+        match error {
+            LockError::Refused(refusal)
+                if refusal.kind() == RefusalKind::Busy && self.terms.wait != Wait::No =>
+            {
+                refusal.clone().with_kind(RefusalKind::WaitedTooLong).into()
+            }
+            error => error.clone(),
+        }
+    }
+}
+
 /// What becomes of a caller.
 pub(super) enum Entry {
     /// It holds, by this mark.
@@ -55,7 +78,7 @@ pub(super) enum Entry {
 #[derive(Debug)]
 pub(super) struct Start {
     pub(super) terms: Terms,
-    /// For whom alone, if that one does not wait.
+    /// For whom alone, if that one asks by itself.
     pub(super) tries: Option<u64>,
 }
 
@@ -105,9 +128,8 @@ impl Effects {
         }
     }
 
-    fn refuse(&mut self, waiter: Waiter, kind: RefusalKind) {
-        self.told
-            .push((waiter.answer, Err(Refusal::new(kind).into())));
+    fn refuse(&mut self, waiter: Waiter, refusal: Refusal) {
+        self.told.push((waiter.answer, Err(refusal.into())));
     }
 }
 
@@ -117,14 +139,24 @@ pub(super) struct Rooms {
     place: Weak<dyn Place>,
     keep: Keep,
     limit: u32,
+    /// How many permits there may be: the limit, or more where an operator allows more, as far as grants
+    /// have shown.
+    reach: u32,
+    /// From when on one who does not wait may ask whether there are more.
+    reach_at: Instant,
     permits: Permits,
     waiting: Queue<Waiter>,
     /// In their order, which is nearly that in which they come: most wait for as long as the one before.
     ends: VecDeque<(Instant, u64)>,
     /// Those whose wait has ended before the server said a word of whether it has a permit for them.
     overdue: BTreeSet<u64>,
-    /// Those who do not wait: for each, whether an acquire is under way.
-    tries: BTreeMap<u64, bool>,
+    /// Those who ask by themselves, each by an acquire of its own: who does not wait, whose wait is over
+    /// before the server has said a word, and in an outage who has an answer of its own.
+    tries: BTreeSet<u64>,
+    /// Those of them for whom none is under way yet.
+    untried: Vec<u64>,
+    /// How many such acquires are under way.
+    trying: u32,
     /// How many acquires are under way for whoever is first here.
     seeking: u32,
     /// Whether the server has said of them that they have to wait.
@@ -142,8 +174,16 @@ pub(super) struct Rooms {
     asked: Instant,
     /// Why the last acquire failed, until one does not.
     trouble: Option<BackendError>,
+    /// Whether that is an outage of which those who wait here are to hear: who has an answer of its own
+    /// asks by itself until it is over.
+    away: bool,
     attempts: u32,
     retry_at: Instant,
+    /// When the first lease that stands in the way ends, as the server told a seeker last.
+    end_told: Instant,
+    /// When the first of those ends that are here, as it was at the last look.
+    end_here: Instant,
+    looked: Instant,
     closed: bool,
     attended: bool,
     /// When the agent looks next.
@@ -157,11 +197,15 @@ impl Rooms {
             place,
             keep,
             limit,
+            reach: limit,
+            reach_at: Instant::from_nanos(0),
             permits: Permits::default(),
             waiting: Queue::default(),
             ends: VecDeque::new(),
             overdue: BTreeSet::new(),
-            tries: BTreeMap::new(),
+            tries: BTreeSet::new(),
+            untried: Vec::new(),
+            trying: 0,
             seeking: 0,
             queued: false,
             surplus: None,
@@ -171,8 +215,12 @@ impl Rooms {
             asking: None,
             asked: Instant::from_nanos(0),
             trouble: None,
+            away: false,
             attempts: 0,
             retry_at: Instant::from_nanos(0),
+            end_told: Instant::FAR,
+            end_here: Instant::FAR,
+            looked: Instant::from_nanos(0),
             closed: false,
             attended: false,
             wake_at: Instant::FAR,
@@ -210,8 +258,8 @@ impl Rooms {
         }
         let crowd = u32::try_from(self.waiting.len()).unwrap_or(u32::MAX);
         // For so many more the server may have one: who is on its way to it does not wait yet.
-        let spare = self.limit.saturating_sub(self.permits.held());
-        let busy = terms.wait == Wait::No && crowd >= spare;
+        let spare = self.reach.saturating_sub(self.permits.held());
+        let busy = terms.wait == Wait::No && crowd >= spare && !self.may_reach_further(now);
         let full = terms.wait != Wait::No && crowd >= terms.max_waiters.max(spare);
         if busy || full {
             let kind = if busy {
@@ -219,7 +267,8 @@ impl Rooms {
             } else {
                 RefusalKind::QueueFull
             };
-            return Entry::Refused(Refusal::new(kind).with_position(Some(crowd.into())));
+            let refusal = self.refusal(now, kind);
+            return Entry::Refused(refusal.with_position(Some(crowd.into())));
         }
         let (answer, receiver) = oneshot::channel();
         let id = self.waiting.next_ticket();
@@ -227,8 +276,8 @@ impl Rooms {
             Wait::AtMost(wait) => now.after(wait),
             Wait::No | Wait::Unbounded => Instant::FAR,
         };
-        if terms.wait == Wait::No {
-            self.tries.insert(id, false);
+        if terms.wait == Wait::No || self.away && terms.bridge.is_some() {
+            self.ask_alone(id);
         }
         if give_up != Instant::FAR {
             let at = self.ends.partition_point(|end| *end < (give_up, id));
@@ -345,6 +394,77 @@ impl Rooms {
         }
     }
 
+    /// One that waits here asks the server by itself, in its own terms.
+    fn ask_alone(&mut self, id: u64) {
+        if self.tries.insert(id) {
+            self.untried.push(id);
+        }
+    }
+
+    /// The server has said a word.
+    fn is_back(&mut self) {
+        self.trouble = None;
+        self.away = false;
+        self.attempts = 0;
+    }
+
+    /// Nothing is served.
+    pub(super) fn away(&mut self, now: Instant, cause: &BackendError) {
+        if !self.away {
+            self.fails(now, cause);
+            self.let_the_urgent_ask();
+        }
+    }
+
+    fn fails(&mut self, now: Instant, cause: &BackendError) {
+        self.trouble = Some(cause.clone());
+        self.retry_at = now.after(retry_in(self.attempts, 128));
+        self.attempts = self.attempts.saturating_add(1);
+    }
+
+    /// Who has an answer of its own hears from the core when it is time for that.
+    fn let_the_urgent_ask(&mut self) {
+        self.away = true;
+        let urgent = |(id, waiter): (u64, &Waiter)| waiter.terms.bridge.map(|_| id);
+        let urgent: Vec<u64> = self.waiting.iter().filter_map(urgent).collect();
+        for id in urgent {
+            self.ask_alone(id);
+        }
+    }
+
+    /// Whom a seeker that found no server before its time was over leaves nothing to hope for: who has no
+    /// end to its own wait and waits for as long as the seeker, and who has waited. Who has time goes on
+    /// hoping.
+    fn hopeless(&mut self, started: Instant) -> Vec<u64> {
+        let hopeless = |(id, waiter): (u64, &Waiter)| {
+            let as_long = waiter.terms.wait == Wait::Unbounded
+                && waiter.since <= started
+                && !self.tries.contains(&id);
+            (as_long || self.overdue.contains(&id)).then_some(id)
+        };
+        let hopeless = self.waiting.iter().filter_map(hopeless).collect();
+        self.let_the_urgent_ask();
+        hopeless
+    }
+
+    /// All whom an answer concerns that no time will mend.
+    fn all_since(&self, started: Instant, tries: Option<u64>) -> Vec<u64> {
+        let concerned = |(id, waiter): (u64, &Waiter)| {
+            let concerned = waiter.since <= started
+                || waiter.terms.bridge.is_some()
+                || self.overdue.contains(&id)
+                || Some(id) == tries;
+            concerned.then_some(id)
+        };
+        self.waiting.iter().filter_map(concerned).collect()
+    }
+
+    /// The first of those for whom the seekers are.
+    fn first_sought(&self) -> Option<(u64, &Waiter)> {
+        let mut waiting = self.waiting.iter();
+        waiting.find(|(id, _)| !self.tries.contains(id))
+    }
+
     /// Takes a waiter off the books.
     fn forget(&mut self, id: u64) -> Option<Waiter> {
         let waiter = self.waiting.remove(id)?;
@@ -383,8 +503,7 @@ impl Rooms {
     ) -> Effects {
         let mut effects = Effects::default();
         self.sought(tries);
-        self.trouble = None;
-        self.attempts = 0;
+        self.is_back();
         if self.closed || !lease.state().is_held() {
             effects.ended.push((lease, None));
             return effects;
@@ -393,41 +512,78 @@ impl Rooms {
         let wanted = tries.filter(|id| self.waiting.get(*id).is_some());
         let wanted = wanted.or_else(|| self.waiting.first());
         let slot = self.permits.put(now, lease, least);
+        self.looked = Instant::from_nanos(0);
         match wanted {
             Some(id) => self.give(slot, id, &mut effects),
             None if self.may_idle() => self.rest(now, slot),
             None => self.end(slot, None, &mut effects),
         }
-        if self.permits.held() >= self.limit {
-            self.refuse_overdue(&mut effects);
+        // What stood in the way then does not any more.
+        self.end_told = Instant::FAR;
+        self.reached();
+        if self.permits.held() >= self.reach {
+            self.refuse_overdue(now, &mut effects);
         }
         effects
     }
 
     /// The server has no permit for who seeks one now: its waiters are behind others.
-    pub(super) fn queued(&mut self) -> Effects {
+    pub(super) fn queued(&mut self, now: Instant, next_end: Option<Duration>) -> Effects {
         let mut effects = Effects::default();
-        self.trouble = None;
-        self.attempts = 0;
+        self.is_back();
         self.queued = self.seeking > 0;
+        self.end_told = next_end.map_or(Instant::FAR, |end| now.after(end));
+        self.reach = self.limit.max(self.permits.held());
         if self.queued {
-            self.refuse_overdue(&mut effects);
+            self.refuse_overdue(now, &mut effects);
         }
         effects
     }
 
-    fn refuse_overdue(&mut self, effects: &mut Effects) {
+    /// Whether one who does not wait asks the server though all permits that there seem to be are here.
+    /// Mostly there are none, so that is done now and then, and not where seekers ask for one anyway.
+    fn may_reach_further(&mut self, now: Instant) -> bool {
+        let may = self.keep.fences.is_none() && self.seeking == 0 && now >= self.reach_at;
+        if may {
+            self.reach_at = now.after(QUESTION);
+        }
+        may
+    }
+
+    /// There is one more. Where that is more than there seemed to be, there may be as many again: the
+    /// server's next no tells.
+    fn reached(&mut self) {
+        let held = self.permits.held();
+        if held > self.reach && self.keep.fences.is_none() {
+            self.reach = held.saturating_mul(2);
+        }
+    }
+
+    /// A no, with what is known of the first lease to end: by the server's last word to a seeker, or of
+    /// those that are here.
+    fn refusal(&mut self, now: Instant, kind: RefusalKind) -> Refusal {
+        // Now and then is enough for who turns away a flood.
+        if now >= self.looked.after(QUESTION) {
+            self.looked = now;
+            self.end_here = self.permits.first_end().unwrap_or(Instant::FAR);
+        }
+        let ends = [self.end_here, self.end_told].into_iter();
+        let first = ends.filter(|end| now < *end && *end < Instant::FAR).min();
+        Refusal::new(kind).with_retry_after(first.map(|end| end.since(now)))
+    }
+
+    fn refuse_overdue(&mut self, now: Instant, effects: &mut Effects) {
         for id in std::mem::take(&mut self.overdue) {
             if let Some(waiter) = self.forget(id) {
-                effects.refuse(waiter, RefusalKind::WaitedTooLong);
+                let refusal = self.refusal(now, RefusalKind::WaitedTooLong);
+                effects.refuse(waiter, refusal);
             }
         }
     }
 
     fn sought(&mut self, tries: Option<u64>) {
         match tries {
-            // It is refused, unless it has been served meanwhile.
-            Some(_) => {}
+            Some(_) => self.trying = self.trying.saturating_sub(1),
             None => {
                 self.seeking = self.seeking.saturating_sub(1);
                 self.queued &= self.seeking > 0;
@@ -445,18 +601,23 @@ impl Rooms {
     ) -> Effects {
         let mut effects = Effects::default();
         self.sought(tries);
+        if let LockError::Refused(_) = error {
+            self.is_back();
+        }
         let concerned: Vec<u64> = match (&error, tries) {
             (LockError::Refused(refusal), None) if refusal.kind() == RefusalKind::ShuttingDown => {
                 self.waiting.iter().map(|(id, _)| id).collect()
             }
-            (LockError::Refused(_), None) => self.waiting.first().into_iter().collect(),
-            (LockError::Refused(_), Some(id)) => vec![id],
+            (LockError::Refused(_), None) => {
+                self.first_sought().map(|(id, _)| id).into_iter().collect()
+            }
+            // Unless it has been served meanwhile.
+            (LockError::Refused(_), Some(id)) => {
+                self.reach = self.limit.max(self.permits.held());
+                vec![id]
+            }
             (LockError::Backend(cause), tries) => {
-                self.trouble = Some(cause.clone());
-                self.retry_at = now.after(retry_in(self.attempts, 128));
-                self.attempts = self.attempts.saturating_add(1);
-                // Who has an answer of its own, or no end to its wait, is told now. Who has time goes
-                // on hoping, where waiting can help.
+                self.fails(now, cause);
                 let passes = matches!(
                     cause.kind(),
                     BackendErrorKind::Unreachable
@@ -464,19 +625,18 @@ impl Rooms {
                         | BackendErrorKind::ServerBusy
                         | BackendErrorKind::NotServing
                 );
-                let told = |(id, waiter): (u64, &Waiter)| {
-                    let patient = passes && waiter.terms.wait != Wait::Unbounded;
-                    let hopeless = waiter.terms.bridge.is_some()
-                        || !patient && waiter.since <= started
-                        || self.overdue.contains(&id);
-                    (hopeless || Some(id) == tries).then_some(id)
-                };
-                self.waiting.iter().filter_map(told).collect()
+                match tries {
+                    // Others have another time, and another answer.
+                    Some(id) if passes => vec![id],
+                    None if passes => self.hopeless(started),
+                    _ => self.all_since(started, tries),
+                }
             }
         };
         for id in concerned {
             if let Some(waiter) = self.forget(id) {
-                effects.told.push((waiter.answer, Err(error.clone())));
+                let told = waiter.in_its_words(&error);
+                effects.told.push((waiter.answer, Err(told)));
             }
         }
         effects
@@ -539,8 +699,7 @@ impl Rooms {
                 self.asked = Instant::from_nanos(0);
             }
         }
-        self.trouble = None;
-        self.attempts = 0;
+        self.is_back();
         let mut effects = self.give_idle_back();
         if self.sweep(&mut effects) && self.doubted.is_none() {
             // What else it has forgotten, it did before it said so.
@@ -572,11 +731,12 @@ impl Rooms {
         self.closed = true;
         let mut effects = Effects::default();
         while let Some((_, waiter)) = self.waiting.pop() {
-            effects.refuse(waiter, RefusalKind::ShuttingDown);
+            effects.refuse(waiter, Refusal::new(RefusalKind::ShuttingDown));
         }
         self.ends.clear();
         self.overdue.clear();
         self.tries.clear();
+        self.untried.clear();
         while let Some((slot, _)) = self.permits.oldest_idle() {
             self.end(slot, None, &mut effects);
         }
@@ -610,7 +770,7 @@ impl Rooms {
     /// How many more acquires are to be under way for those who wait.
     fn missing(&self) -> u32 {
         let waiting = u32::try_from(self.waiting.len() - self.tries.len()).unwrap_or(u32::MAX);
-        let useful = self.limit.saturating_sub(self.permits.held()).max(1);
+        let useful = self.reach.saturating_sub(self.permits.held()).max(1);
         waiting.min(useful).saturating_sub(self.seeking)
     }
 
@@ -639,8 +799,11 @@ impl Rooms {
     /// When there is something to be done next.
     fn due(&self, now: Instant) -> Instant {
         let mut due = Instant::FAR;
-        if self.missing() > 0 || self.tries.values().any(|started| !started) {
+        if self.missing() > 0 {
             due = self.retry_at;
+        }
+        if !self.untried.is_empty() {
+            due = now;
         }
         if let Some((_, since)) = self.permits.oldest_idle() {
             due = due.min(since.after(self.keep.linger));
@@ -649,7 +812,7 @@ impl Rooms {
             due = due.min(*end);
         }
         due = due.min(self.ask_at());
-        if self.seeking > 0 && self.waiting.is_empty() {
+        if self.seeking + self.trying > 0 && self.waiting.is_empty() {
             due = due.min(self.surplus.unwrap_or(now).after(SURPLUS));
         }
         due.max(now)
@@ -672,19 +835,30 @@ impl Rooms {
             && end <= now
         {
             self.ends.pop_front();
-            if self.trouble.is_none() && !self.queued && self.permits.held() < self.limit {
-                // There may be one for it. So it is refused when the server has said that there is none.
+            let open = if self.away {
+                self.tries.contains(&id)
+            } else {
+                !self.queued && self.permits.held() < self.reach
+            };
+            if open {
+                // There may be one for it. So it is refused when the server has said that there is none: it
+                // asks, and so is not kept for longer than who has asked by itself from the beginning.
                 self.overdue.insert(id);
+                self.ask_alone(id);
                 continue;
             }
             let Some(waiter) = self.forget(id) else {
                 continue;
             };
             match &self.trouble {
-                Some(cause) => effects
-                    .told
-                    .push((waiter.answer, Err(cause.clone().into()))),
-                None => effects.refuse(waiter, RefusalKind::WaitedTooLong),
+                Some(cause) if self.away => {
+                    let told = Err(cause.clone().into());
+                    effects.told.push((waiter.answer, told));
+                }
+                _ => {
+                    let refusal = self.refusal(now, RefusalKind::WaitedTooLong);
+                    effects.refuse(waiter, refusal);
+                }
             }
         }
         self.seek(now, &mut turn);
@@ -694,6 +868,8 @@ impl Rooms {
             turn.question = Some(self.permits.some_tokens());
         }
         if self.is_empty() {
+            // Nobody is left whom anything under way is for: it ends with the agent.
+            self.trying = 0;
             self.attended = false;
             self.wake_at = Instant::FAR;
         } else {
@@ -706,45 +882,41 @@ impl Rooms {
 
     /// Lets as many acquires be under way as are needed.
     fn seek(&mut self, now: Instant, turn: &mut Turn) {
-        if now >= self.retry_at {
-            for (id, started) in &mut self.tries {
-                if !std::mem::replace(started, true)
-                    && let Some(waiter) = self.waiting.get(*id)
-                {
-                    turn.start.push(Start {
-                        terms: Terms {
-                            kept: self.keep.told(),
-                            ..waiter.terms
-                        },
-                        tries: Some(*id),
-                    });
-                }
-            }
-            let missing = self.missing();
-            if missing > 0
-                && let Some(first) = self
-                    .waiting
-                    .iter()
-                    .map(|(_, waiter)| waiter)
-                    .find(|waiter| waiter.terms.wait != Wait::No)
-            {
-                // Whoever comes next goes on where one who leaves stood.
+        let kept = self.keep.told();
+        for id in std::mem::take(&mut self.untried) {
+            if let Some(waiter) = self.waiting.get(id) {
                 let terms = Terms {
-                    wait: Wait::Unbounded,
-                    kept: self.keep.told(),
-                    ..first.terms
+                    kept,
+                    ..waiter.own_terms(now)
                 };
-                let start = || Start { terms, tries: None };
-                turn.start
-                    .extend(std::iter::repeat_with(start).take(missing as usize));
-                self.seeking += missing;
+                let tries = Some(id);
+                turn.start.push(Start { terms, tries });
+                self.trying += 1;
             }
         }
-        if self.seeking == 0 || !self.waiting.is_empty() {
+        let missing = self.missing();
+        if missing > 0
+            && now >= self.retry_at
+            && let Some((_, first)) = self.first_sought()
+        {
+            // Whoever comes next goes on where one who leaves stood, and hopes for what it likes.
+            let terms = Terms {
+                wait: Wait::Unbounded,
+                bridge: None,
+                kept,
+                ..first.terms
+            };
+            let start = || Start { terms, tries: None };
+            turn.start
+                .extend(std::iter::repeat_with(start).take(missing as usize));
+            self.seeking += missing;
+        }
+        if self.seeking + self.trying == 0 || !self.waiting.is_empty() {
             self.surplus = None;
         } else if now >= self.surplus.get_or_insert(now).after(SURPLUS) || self.closed {
             turn.stop = true;
             self.seeking = 0;
+            self.trying = 0;
             self.queued = false;
             self.surplus = None;
         }

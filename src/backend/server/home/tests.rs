@@ -12,7 +12,7 @@ use tokio::sync::oneshot::error::TryRecvError;
 
 use super::rooms::{Entry, Rooms};
 use crate::backend::{Acquire, Keep, Place, ReleaseAnswer, Terms, Wait};
-use crate::error::{BackendError, BackendErrorKind, LockError, RefusalKind};
+use crate::error::{BackendError, BackendErrorKind, LockError, Refusal, RefusalKind};
 use crate::lease::{Lease, LeaseMode, LeaseState, LostReason, Release};
 use crate::time::{Clock, Delay, Instant, Ttl};
 use crate::token::{FencingToken, Token};
@@ -176,7 +176,12 @@ impl House {
     }
 
     fn queued(&self) {
-        let effects = self.rooms().queued();
+        self.queued_for(None);
+    }
+
+    /// The server has a place for a seeker, behind leases of which the first ends then.
+    fn queued_for(&self, next_end: Option<Duration>) {
+        let effects = self.rooms().queued(self.now(), next_end);
         effects.run();
     }
 
@@ -572,7 +577,57 @@ fn who_does_not_wait_is_refused_at_once_where_all_permits_are_here() {
     let house = House::new(KEEP, 1);
     house.arrives();
     let _used = house.holds();
-    assert!(matches!(house.enter(Wait::No), Err(Err(RefusalKind::Busy))));
+    let busy = |house: &Arc<House>| matches!(house.enter(Wait::No), Err(Err(RefusalKind::Busy)));
+    // But for one now and then, who asks: an operator may have set a higher limit.
+    for _ in 0..3 {
+        assert!(!busy(&house));
+        assert!(busy(&house));
+        house.wait(49);
+        assert!(busy(&house));
+        house.wait(1);
+    }
+    let lock = Keep {
+        fences: Some(4),
+        ..KEEP
+    };
+    let house = House::new(lock, 1);
+    let (_, mut first) = house.waits();
+    house.arrives();
+    let _used = lease_of(&mut first);
+    assert!(busy(&house), "there is one lock");
+}
+
+#[test]
+fn what_an_operator_adds_is_found_by_who_does_not_wait() {
+    let house = House::new(KEEP, 2);
+    let tries = |house: &Arc<House>| match house.enter(Wait::No) {
+        Err(Ok(asks)) => Some(asks),
+        Err(Err(_)) => None,
+        Ok(_) => panic!("nothing is idle"),
+    };
+    let mut inside = Vec::new();
+    let mut granted = 0;
+    for round in 0..4 {
+        while let Some((id, mut answer)) = tries(&house) {
+            house.turn();
+            // There are ten.
+            if granted < 10 {
+                granted += 1;
+                house.arrives_for(Some(id));
+                inside.push(lease_of(&mut answer));
+            } else {
+                let busy = Refusal::new(RefusalKind::Busy);
+                let now = house.now();
+                house
+                    .rooms()
+                    .returned(now, busy.into(), Some(id), now)
+                    .run();
+            }
+        }
+        let expected = [6, 10, 10, 10][round];
+        assert_eq!(granted, expected, "{round}");
+        house.wait(50);
+    }
 }
 
 #[test]
@@ -582,7 +637,7 @@ fn who_does_not_wait_gets_the_servers_answer_where_not() {
         panic!("it was to ask")
     };
     assert_eq!(house.turn(), 1);
-    let busy = LockError::Refused(crate::Refusal::new(RefusalKind::Busy));
+    let busy = LockError::Refused(Refusal::new(RefusalKind::Busy));
     let effects = house
         .rooms()
         .returned(house.now(), busy, Some(id), house.now());
@@ -630,6 +685,65 @@ fn a_wait_ends_at_its_limit_as_a_refusal_or_as_the_outage_it_was() {
     assert!(matches!(second.try_recv(), Ok(Err(LockError::Backend(_)))));
 }
 
+/// What a refusal tells of when to come again.
+fn retry_after(refused: &Result<Lease, LockError>) -> Option<Duration> {
+    match refused {
+        Err(LockError::Refused(refusal)) => refusal.retry_after(),
+        other => panic!("it was to be refused: {other:?}"),
+    }
+}
+
+#[test]
+fn who_waited_too_long_is_told_of_the_first_lease_to_end_as_the_server_told_a_seeker() {
+    let limit = Wait::AtMost(Duration::from_millis(30));
+    for (told, expected) in [(Some(700), Some(670)), (None, None), (Some(20), None)] {
+        let house = House::new(KEEP, 1);
+        let Err(Ok((_, mut answer))) = house.enter(limit) else {
+            panic!("it was to wait")
+        };
+        house.turn();
+        house.queued_for(told.map(Duration::from_millis));
+        house.wait(30);
+        house.turn();
+        let refused = answer.try_recv().expect("it is told");
+        assert_eq!(
+            retry_after(&refused),
+            expected.map(Duration::from_millis),
+            "{told:?}"
+        );
+    }
+}
+
+#[test]
+fn who_is_refused_where_all_permits_are_here_is_told_of_the_first_of_them_to_end() {
+    let refused = |house: &Arc<House>, terms: &Terms| {
+        let entry = house.rooms().enter(house.now(), terms);
+        match entry {
+            Entry::Refused(refusal) => refusal.retry_after(),
+            _ => panic!("it was to be refused"),
+        }
+    };
+    let house = House::new(KEEP, 2);
+    let first = house.arrives();
+    let _used = house.holds();
+    house.wait(4000);
+    house.arrives();
+    let _other = house.holds();
+    house.wait(1000);
+    let seconds = |seconds| Some(Duration::from_secs(seconds));
+    assert!(house.enter(Wait::No).is_err(), "one asks");
+    assert_eq!(refused(&house, &terms(Wait::No)), seconds(5));
+    let full = Terms {
+        max_waiters: 0,
+        ..terms(Wait::Unbounded)
+    };
+    assert_eq!(refused(&house, &full), seconds(5));
+    // It is renewed.
+    assert!(first.prolong(house.now().after(Duration::from_secs(10))));
+    house.wait(1000);
+    assert_eq!(refused(&house, &full), seconds(8));
+}
+
 #[test]
 fn a_wait_that_ends_before_the_server_has_answered_is_refused_when_it_has() {
     let limit = Wait::AtMost(Duration::from_millis(1));
@@ -669,6 +783,168 @@ fn a_wait_that_ends_before_the_server_has_answered_is_refused_when_it_has() {
     house.arrives();
     let _used = lease_of(&mut first);
     assert!(matches!(refused.try_recv(), Ok(Err(LockError::Refused(_)))));
+}
+
+#[test]
+fn who_has_waited_in_vain_for_a_word_of_the_server_asks_for_one_by_itself() {
+    let limit = Wait::AtMost(Duration::from_millis(30));
+    let late = |bridge: Option<Duration>| {
+        let house = House::new(KEEP, 2);
+        let terms = Terms {
+            bridge,
+            ..terms(limit)
+        };
+        let Entry::Waits(id, mut answer) = house.rooms().enter(house.now(), &terms) else {
+            panic!("it was to wait")
+        };
+        assert_eq!(house.turn(), 1, "for whoever is first here");
+        house.wait(30);
+        let (turn, effects) = house.rooms().turn(house.now());
+        effects.run();
+        assert!(pends(&mut answer), "there may be one for it");
+        let [own] = &turn.start[..] else {
+            panic!("one acquire, of its own: {:?}", turn.start)
+        };
+        assert_eq!((own.tries, own.terms.wait), (Some(id), Wait::No));
+        assert_eq!((own.terms.bridge, own.terms.kept), (bridge, 1));
+        assert_eq!(house.turn(), 0, "once");
+        (house, id, answer)
+    };
+    // Of its own time-out, and whatever others have.
+    let (house, id, mut failed) = late(Some(Duration::ZERO));
+    let silent = BackendError::new(BackendErrorKind::TimedOut, "silent", None);
+    let now = house.now();
+    house
+        .rooms()
+        .returned(now, silent.into(), Some(id), now)
+        .run();
+    assert!(matches!(failed.try_recv(), Ok(Err(LockError::Backend(_)))));
+
+    let (house, id, mut refused) = late(None);
+    let soon = Some(Duration::from_millis(700));
+    let busy = Refusal::new(RefusalKind::Busy).with_retry_after(soon);
+    let now = house.now();
+    house
+        .rooms()
+        .returned(now, busy.into(), Some(id), now)
+        .run();
+    let Ok(Err(LockError::Refused(refusal))) = refused.try_recv() else {
+        panic!("it was to be refused")
+    };
+    assert_eq!(
+        (refusal.kind(), refusal.retry_after()),
+        (RefusalKind::WaitedTooLong, soon)
+    );
+
+    let (house, id, mut served) = late(None);
+    house.arrives();
+    drop(lease_of(&mut served));
+    house.arrives_for(Some(id));
+    assert_eq!(house.rooms().tally().idle, 2);
+}
+
+#[test]
+fn in_an_outage_who_has_an_answer_of_its_own_asks_for_it_in_its_own_terms() {
+    let long = Wait::AtMost(Duration::from_secs(9));
+    let hoping = |house: &House, wait, bridge| {
+        let bridge = Some(Duration::from_secs(bridge));
+        let terms = Terms {
+            bridge,
+            ..terms(wait)
+        };
+        match house.rooms().enter(house.now(), &terms) {
+            Entry::Waits(id, answer) => (id, answer),
+            _ => panic!("it was to wait"),
+        }
+    };
+    let starts = |house: &House| {
+        let (turn, effects) = house.rooms().turn(house.now());
+        effects.run();
+        let asked = |start: super::rooms::Start| {
+            let terms = start.terms;
+            (start.tries, terms.wait, terms.bridge)
+        };
+        turn.start.into_iter().map(asked).collect::<Vec<_>>()
+    };
+    let away = || BackendError::new(BackendErrorKind::Unreachable, "away", None);
+    let told = |house: &House, id| {
+        let now = house.now();
+        house
+            .rooms()
+            .returned(now, away().into(), Some(id), now)
+            .run();
+    };
+
+    // Whoever is first, a seeker hopes for nothing but its turn.
+    for first in [Some(0), None] {
+        let house = House::new(KEEP, 1);
+        let mut first = match first {
+            Some(bridge) => hoping(&house, long, bridge).1,
+            None => house.waits().1,
+        };
+        assert_eq!(starts(&house), [(None, Wait::Unbounded, None)]);
+        let (patient, mut patients) = house.waits();
+        let (urgent, mut urgents) = hoping(&house, Wait::Unbounded, 0);
+        let (hopes, mut hoped) = hoping(&house, long, 5);
+        house.queued();
+        assert_eq!(starts(&house), []);
+        house.wait(2000);
+        house.rooms().away(house.now(), &away());
+        house.rooms().away(house.now(), &away());
+        let asked = starts(&house);
+        let left = Wait::AtMost(Duration::from_secs(7));
+        let seconds = |seconds| Some(Duration::from_secs(seconds));
+        assert!(asked.contains(&(Some(urgent), Wait::Unbounded, seconds(0))));
+        assert!(asked.contains(&(Some(hopes), left, seconds(5))));
+        assert!(!asked.iter().any(|(tries, ..)| *tries == Some(patient)));
+        assert_eq!(starts(&house), [], "once");
+        told(&house, urgent);
+        assert!(matches!(urgents.try_recv(), Ok(Err(LockError::Backend(_)))));
+        // Who comes later, when it is time to see whether that is over.
+        house.wait(1500);
+        let (later, _answer) = hoping(&house, long, 1);
+        assert_eq!(starts(&house), [(Some(later), long, seconds(1))]);
+        assert!(pends(&mut hoped) && pends(&mut patients));
+        house.arrives();
+        drop(lease_of(&mut first));
+        drop(lease_of(&mut patients));
+        drop(lease_of(&mut hoped));
+        assert_eq!(house.ended(), 0, "the seeker has kept its place");
+    }
+}
+
+#[test]
+fn the_patience_of_one_says_nothing_to_others() {
+    let silent = || BackendError::new(BackendErrorKind::TimedOut, "silent", None);
+    let house = House::new(KEEP, 2);
+    let (_, mut waits) = house.waits();
+    let Err(Ok((hasty, mut tries))) = house.enter(Wait::No) else {
+        panic!("it was to ask")
+    };
+    house.turn();
+    let (begun, now) = (house.now(), house.now());
+    house
+        .rooms()
+        .returned(now, silent().into(), Some(hasty), begun)
+        .run();
+    assert!(matches!(tries.try_recv(), Ok(Err(LockError::Backend(_)))));
+    assert!(pends(&mut waits), "it has more time");
+    // So has who comes next.
+    house.wait(1000);
+    let Err(Ok((next, mut answer))) = house.enter(Wait::AtMost(Duration::from_millis(30))) else {
+        panic!("it was to wait")
+    };
+    house.turn();
+    house.wait(30);
+    let (turn, effects) = house.rooms().turn(house.now());
+    effects.run();
+    assert!(pends(&mut answer));
+    assert_eq!(turn.start[0].tries, Some(next));
+    house
+        .rooms()
+        .returned(now, silent().into(), None, begun)
+        .run();
+    assert!(matches!(waits.try_recv(), Ok(Err(LockError::Backend(_)))));
 }
 
 #[test]
@@ -869,7 +1145,9 @@ fn why_a_permit_was_lost_is_told_to_a_user_who_looks_later() {
 
 #[derive(Debug, Clone)]
 enum Event {
-    Enter(bool),
+    /// Whether it waits, and whether it has an answer of its own for an outage.
+    Enter(bool, bool),
+    Away,
     Leave(prop::sample::Index),
     Done(prop::sample::Index),
     Arrive,
@@ -885,7 +1163,8 @@ enum Event {
 fn events() -> impl Strategy<Value = Vec<Event>> {
     let index = any::<prop::sample::Index>;
     let event = prop_oneof![
-        6 => any::<bool>().prop_map(Event::Enter),
+        6 => any::<(bool, bool)>().prop_map(|(waits, urgent)| Event::Enter(waits, urgent)),
+        1 => Just(Event::Away),
         1 => index().prop_map(Event::Leave),
         6 => index().prop_map(Event::Done),
         4 => Just(Event::Arrive),
@@ -931,11 +1210,24 @@ proptest! {
         let mut street = Street::default();
         for event in events {
             match event {
-                Event::Enter(waits) => match house.enter(if waits { Wait::Unbounded } else { Wait::No }) {
-                    Ok(lease) => street.holding.push(lease),
-                    Err(Ok(waits)) => street.waiting.push(waits),
-                    Err(Err(_)) => {}
-                },
+                Event::Enter(waits, urgent) => {
+                    let terms = Terms {
+                        bridge: urgent.then_some(Duration::ZERO),
+                        ..terms(if waits { Wait::Unbounded } else { Wait::No })
+                    };
+                    let entry = house.rooms().enter(house.now(), &terms);
+                    match entry {
+                        Entry::In(mark, fence) => {
+                            street.holding.push(Lease::new(Arc::clone(&house) as _, mark, fence));
+                        }
+                        Entry::Waits(id, answer) => street.waiting.push((id, answer)),
+                        Entry::Refused(_) | Entry::Elsewhere => {}
+                    }
+                }
+                Event::Away => {
+                    let away = BackendError::new(BackendErrorKind::Unreachable, "away", None);
+                    house.rooms().away(house.now(), &away);
+                }
                 Event::Leave(at) if !street.waiting.is_empty() => {
                     let (id, _answer) = street.waiting.remove(at.index(street.waiting.len()));
                     house.cancel(Token::local(id, 0));

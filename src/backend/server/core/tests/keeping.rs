@@ -14,6 +14,12 @@ fn kept(wait: Wait) -> Request {
     request
 }
 
+impl PartialEq for News {
+    fn eq(&self, other: &Self) -> bool {
+        format!("{self:?}") == format!("{other:?}")
+    }
+}
+
 fn recheck(call: &Call) -> &Recheck {
     match &call.body {
         Body::Recheck(recheck) => recheck,
@@ -170,7 +176,7 @@ fn a_grant_tells_whether_others_wait() {
         let (token, mut answer) = desk.acquire(kept(Wait::Unbounded));
         let call = desk.call();
         desk.queued(call, fence + 1, fence + 1, 5000);
-        assert_eq!(desk.told(), [News::Queued]);
+        assert_eq!(desk.told(), [News::Queued(Some(Duration::from_secs(5)))]);
         desk.push_among(token, fence + 2, wait);
         assert_eq!(desk.told(), [others(fence + 2, wait)]);
         granted(&mut answer);

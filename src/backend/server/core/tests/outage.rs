@@ -1,6 +1,7 @@
 //! Callers who have an answer of their own for an outage, and when there is one.
 
 use super::*;
+use crate::backend::server::home::News;
 
 const BUDGET: u64 = 100;
 
@@ -148,6 +149,31 @@ fn a_connection_that_comes_up_ends_the_outage() {
     let (_, mut next) = desk.acquire(urgent(seconds(2), 0));
     assert!(is_open(&mut next));
     desk.call();
+}
+
+#[test]
+fn a_home_is_told_of_an_outage_and_its_seekers_keep_their_places() {
+    let hears = |desk: &mut Desk| {
+        let mut news = desk.core.take_news().into_iter();
+        news.any(|(_, news)| matches!(news, News::Away(cause) if cause.is_outage()))
+    };
+    let mut seeker = Desk::request(Wait::Unbounded, 10_000);
+    seeker.terms.kept = 1;
+    let mut desk = Desk::new();
+    let (_, mut queued) = desk.acquire(seeker.clone());
+    let call = desk.call();
+    let stamp = desk.server_us();
+    desk.queued(call, stamp, stamp, 5000);
+    assert!(!hears(&mut desk));
+    outage(&mut desk);
+    assert!(hears(&mut desk));
+    desk.calls();
+    // One that begins to seek then.
+    let (_, mut later) = desk.acquire(seeker);
+    assert!(hears(&mut desk));
+    assert!(is_open(&mut queued) && is_open(&mut later));
+    let _plain = desk.lock();
+    assert!(!hears(&mut desk));
 }
 
 #[test]
