@@ -394,6 +394,37 @@ fn what_was_sought_for_nobody_is_given_up_after_a_while() {
 }
 
 #[test]
+fn what_one_asks_for_by_itself_is_given_up_with_the_rest_when_it_has_gone() {
+    let house = House::new(KEEP, 3);
+    house.arrives();
+    let _used = house.holds();
+    let terms = Terms {
+        bridge: Some(Duration::ZERO),
+        ..terms(Wait::Unbounded)
+    };
+    let away = BackendError::new(BackendErrorKind::Unreachable, "away", None);
+    house.rooms().away(house.now(), &away);
+    house.wait(1500);
+    let Entry::Waits(id, answer) = house.rooms().enter(house.now(), &terms) else {
+        panic!("it was to wait")
+    };
+    assert_eq!(house.turn(), 1);
+    house.cancel(Token::local(id, 0));
+    drop(answer);
+    let stops = || {
+        let (turn, effects) = house.rooms().turn(house.now());
+        effects.run();
+        turn.stop
+    };
+    assert!(!stops());
+    house.wait(49);
+    assert!(!stops());
+    house.wait(1);
+    assert!(stops());
+    assert!(!stops(), "once");
+}
+
+#[test]
 fn what_comes_for_nobody_is_kept_or_given_back_if_others_wait() {
     let house = House::new(KEEP, 3);
     house.arrives();
