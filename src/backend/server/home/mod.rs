@@ -213,6 +213,44 @@ impl Home {
             && terms.limit == self.limit
     }
 
+    // Apart from what most requests go through: that is to be short, since behind each system call a
+    // processor finds little of it in its caches.
+    #[inline(never)]
+    fn enter(
+        &self,
+        mut rooms: MutexGuard<'_, Rooms>,
+        now: Instant,
+        myself: &Arc<dyn Place>,
+        terms: &Terms,
+    ) -> Acquire {
+        let entry = rooms.enter(now, terms);
+        let rouse = rooms.rouse(now);
+        drop(rooms);
+        self.heed(rouse);
+        match entry {
+            Entry::Waits(id, answer) => {
+                let token = Token::local(id, 0);
+                Acquire::Waiting(Waiting::new(answer, Arc::clone(myself), token))
+            }
+            Entry::Refused(refusal) => Acquire::Ready(Err(refusal.into())),
+            Entry::Elsewhere => self.pass_by(terms),
+        }
+    }
+
+    #[inline(never)]
+    fn put_back(
+        &self,
+        mut rooms: MutexGuard<'_, Rooms>,
+        now: Instant,
+        mark: u64,
+        answer: Option<oneshot::Sender<ReleaseAnswer>>,
+    ) {
+        let (effects, rouse) = rooms.put_back(now, mark, answer);
+        drop(rooms);
+        self.heed(rouse);
+        effects.run();
+    }
+
     /// A request that the home can't serve asks the server itself. What is kept here must not keep it
     /// from its turn.
     pub(super) fn pass_by(&self, terms: &Terms) -> Acquire {
@@ -232,25 +270,12 @@ impl Place for Home {
         }
         let now = Instant::now();
         let mut rooms = self.rooms();
-        let entry = rooms.enter(now, terms);
-        let rouse = match entry {
-            // Nothing is due any earlier for it.
-            Entry::In(..) => Rouse::Rest,
-            _ => rooms.rouse(now),
-        };
-        drop(rooms);
-        self.heed(rouse);
-        match entry {
-            Entry::In(mark, fence) => {
-                Acquire::Ready(Ok(Lease::new(Arc::clone(myself), mark, fence)))
-            }
-            Entry::Waits(id, answer) => {
-                let token = Token::local(id, 0);
-                Acquire::Waiting(Waiting::new(answer, Arc::clone(myself), token))
-            }
-            Entry::Refused(refusal) => Acquire::Ready(Err(refusal.into())),
-            Entry::Elsewhere => self.pass_by(terms),
+        if let Some((mark, fence)) = rooms.take(now) {
+            // Most find one, and nothing is due any earlier for that.
+            drop(rooms);
+            return Acquire::Ready(Ok(Lease::new(Arc::clone(myself), mark, fence)));
         }
+        self.enter(rooms, now, myself, terms)
     }
 
     fn cancel(&self, token: Token) {
@@ -262,9 +287,11 @@ impl Place for Home {
     fn release(&self, token: Token, answer: Option<oneshot::Sender<ReleaseAnswer>>) {
         let now = Instant::now();
         let mark = token.parts().0;
-        let (effects, rouse) = self.rooms().put_back(now, mark, answer);
-        self.heed(rouse);
-        effects.run();
+        let mut rooms = self.rooms();
+        if answer.is_none() && rooms.rest_again(now, mark) {
+            return;
+        }
+        self.put_back(rooms, now, mark, answer);
     }
 
     fn state(&self, token: Token, fence: FencingToken) -> Arc<LeaseState> {

@@ -132,6 +132,20 @@ impl Permits {
         }
     }
 
+    /// The use that `mark` names is over. False if it is not under way, or if too little is left of its
+    /// lease for another.
+    #[inline]
+    pub(super) fn rest_again(&mut self, now: Instant, mark: u64) -> bool {
+        let Some(slot) = self.in_use(mark) else {
+            return false;
+        };
+        let lasts = self.get(slot).is_some_and(|permit| permit.lasts(now));
+        if lasts {
+            self.rest(now, slot);
+        }
+        lasts
+    }
+
     /// Begins the next use of a permit, by a mark that none had before.
     pub(super) fn use_again(&mut self, slot: u32, fenced: bool) -> Option<(u64, FencingToken)> {
         let place = self.slots.get_mut(slot as usize)?;

@@ -9,25 +9,25 @@
 //! 3. While others wait nothing is idle, and no permit is passed on for longer than its turn.
 //! 4. Leases, answers and wakers run when the lock is free: they go out as [`Effects`].
 
+mod agenda;
+mod effects;
+mod outage;
+
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use smallvec::SmallVec;
 use tokio::sync::oneshot;
 
+pub(super) use self::effects::{Effects, Entry, Rouse, Start, Turn};
 use super::others::{Others, QUESTION};
 use super::permits::{Permit, Permits};
 use crate::backend::queue::Queue;
-use crate::backend::server::core::retry_in;
 use crate::backend::{Keep, Kept, Place, ReleaseAnswer, Terms, Wait};
-use crate::error::{BackendError, BackendErrorKind, LockError, Refusal, RefusalKind};
+use crate::error::{BackendError, LockError, Refusal, RefusalKind};
 use crate::lease::{Lease, LeaseState, Release};
 use crate::time::Instant;
-use crate::token::{FencingToken, Token};
-
-/// How long a seeker that nobody here needs any more is left in the queue, for who comes next.
-const SURPLUS: Duration = Duration::from_millis(50);
+use crate::token::FencingToken;
 
 type Answer = oneshot::Sender<Result<Lease, LockError>>;
 
@@ -60,76 +60,6 @@ impl Waiter {
             }
             error => error.clone(),
         }
-    }
-}
-
-/// What becomes of a caller.
-pub(super) enum Entry {
-    /// It holds, by this mark.
-    In(u64, FencingToken),
-    /// It waits, by this number.
-    Waits(u64, oneshot::Receiver<Result<Lease, LockError>>),
-    Refused(Refusal),
-    /// It is to ask the server itself.
-    Elsewhere,
-}
-
-/// An acquire that is to be started.
-#[derive(Debug)]
-pub(super) struct Start {
-    pub(super) terms: Terms,
-    /// For whom alone, if that one asks by itself.
-    pub(super) tries: Option<u64>,
-}
-
-/// What a change means for the agent.
-#[derive(Debug, PartialEq, Eq)]
-pub(super) enum Rouse {
-    Rest,
-    /// It has to look earlier than it would.
-    Wake,
-    /// Nobody attends to this home yet.
-    Attend,
-}
-
-/// What the agent is to do next.
-#[derive(Debug, Default)]
-pub(super) struct Turn {
-    pub(super) start: Vec<Start>,
-    /// Whether to give up all seekers.
-    pub(super) stop: bool,
-    /// What to ask the server about.
-    pub(super) question: Option<Vec<Token>>,
-    /// How long until the next turn; `None` if there is nothing left to attend to.
-    pub(super) rest: Option<Duration>,
-}
-
-/// What follows from a decision, outside of the lock.
-#[derive(Default)]
-#[must_use = "what is dropped under the lock takes it again"]
-pub(super) struct Effects {
-    // Mostly there is one of them, and that for each request.
-    told: SmallVec<[(Answer, Result<Lease, LockError>); 1]>,
-    ended: SmallVec<[(Lease, Option<oneshot::Sender<ReleaseAnswer>>); 1]>,
-    released: Option<(oneshot::Sender<ReleaseAnswer>, Release)>,
-}
-
-impl Effects {
-    pub(super) fn run(self) {
-        for (lease, answer) in self.ended {
-            lease.release_to(answer);
-        }
-        for (answer, told) in self.told {
-            // A caller that has gone meanwhile drops the lease right here, which gives it back.
-            let _ = answer.send(told);
-        }
-        if let Some((answer, release)) = self.released {
-            let _ = answer.send(Ok(release));
-        }
-    }
-
-    fn refuse(&mut self, waiter: Waiter, refusal: Refusal) {
-        self.told.push((waiter.answer, Err(refusal.into())));
     }
 }
 
@@ -242,15 +172,25 @@ impl Rooms {
         self.others.wait() || self.outsiders > 0
     }
 
-    /// Somebody wants one permit.
+    /// Somebody wants one permit. If one is idle it is in use from now on, by this mark.
+    #[inline]
+    pub(super) fn take(&mut self, now: Instant) -> Option<(u64, FencingToken)> {
+        let slot = self.permits.newest_idle()?;
+        if !self.waiting.is_empty() || self.doubted.is_some() {
+            return None;
+        }
+        // One that does not last is given back by the agent.
+        if !self.permits.get(slot)?.lasts(now) {
+            return None;
+        }
+        self.tally.reused += 1;
+        self.use_again(slot)
+    }
+
+    /// Somebody wants one permit, and found none to [take](Self::take).
     pub(super) fn enter(&mut self, now: Instant, terms: &Terms) -> Entry {
         if self.closed {
             return Entry::Refused(Refusal::new(RefusalKind::ShuttingDown));
-        }
-        if self.waiting.is_empty()
-            && let Some((mark, fence)) = self.take_idle(now)
-        {
-            return Entry::In(mark, fence);
         }
         if self.trouble.is_some() && now < self.retry_at {
             // Nobody need wait here for a server that is away: it is the server's way to tell.
@@ -293,16 +233,6 @@ impl Rooms {
         Entry::Waits(id, receiver)
     }
 
-    fn take_idle(&mut self, now: Instant) -> Option<(u64, FencingToken)> {
-        let slot = self.permits.newest_idle()?;
-        // One that does not last is given back by the agent.
-        if self.doubted.is_some() || !self.permits.get(slot)?.lasts(now) {
-            return None;
-        }
-        self.tally.reused += 1;
-        self.use_again(slot)
-    }
-
     fn use_again(&mut self, slot: u32) -> Option<(u64, FencingToken)> {
         self.permits.use_again(slot, self.keep.fences.is_some())
     }
@@ -310,6 +240,21 @@ impl Rooms {
     /// What the lease of a use is one use of.
     pub(super) fn whole(&self, mark: u64) -> Option<Arc<LeaseState>> {
         self.permits.whole(mark)
+    }
+
+    /// The use that `mark` names is over, and that is all, as for most: nobody waits anywhere, and the
+    /// agent looks before the permit has been idle for too long. False if more is to be done about it.
+    #[inline]
+    pub(super) fn rest_again(&mut self, now: Instant, mark: u64) -> bool {
+        let calm = self.attended
+            && !self.closed
+            && self.waiting.is_empty()
+            && self.doubted.is_none()
+            && self.keep.fences.is_none()
+            && self.permits.keeps()
+            && self.may_idle()
+            && self.wake_at <= now.after(self.keep.linger.min(QUESTION));
+        calm && self.permits.rest_again(now, mark)
     }
 
     /// The use that `mark` names is over.
@@ -399,64 +344,6 @@ impl Rooms {
         if self.tries.insert(id) {
             self.untried.push(id);
         }
-    }
-
-    /// The server has said a word.
-    fn is_back(&mut self) {
-        self.trouble = None;
-        self.away = false;
-        self.attempts = 0;
-    }
-
-    /// Nothing is served.
-    pub(super) fn away(&mut self, now: Instant, cause: &BackendError) {
-        if !self.away {
-            self.fails(now, cause);
-            self.let_the_urgent_ask();
-        }
-    }
-
-    fn fails(&mut self, now: Instant, cause: &BackendError) {
-        self.trouble = Some(cause.clone());
-        self.retry_at = now.after(retry_in(self.attempts, 128));
-        self.attempts = self.attempts.saturating_add(1);
-    }
-
-    /// Who has an answer of its own hears from the core when it is time for that.
-    fn let_the_urgent_ask(&mut self) {
-        self.away = true;
-        let urgent = |(id, waiter): (u64, &Waiter)| waiter.terms.bridge.map(|_| id);
-        let urgent: Vec<u64> = self.waiting.iter().filter_map(urgent).collect();
-        for id in urgent {
-            self.ask_alone(id);
-        }
-    }
-
-    /// Whom a seeker that found no server before its time was over leaves nothing to hope for: who has no
-    /// end to its own wait and waits for as long as the seeker, and who has waited. Who has time goes on
-    /// hoping.
-    fn hopeless(&mut self, started: Instant) -> Vec<u64> {
-        let hopeless = |(id, waiter): (u64, &Waiter)| {
-            let as_long = waiter.terms.wait == Wait::Unbounded
-                && waiter.since <= started
-                && !self.tries.contains(&id);
-            (as_long || self.overdue.contains(&id)).then_some(id)
-        };
-        let hopeless = self.waiting.iter().filter_map(hopeless).collect();
-        self.let_the_urgent_ask();
-        hopeless
-    }
-
-    /// All whom an answer concerns that no time will mend.
-    fn all_since(&self, started: Instant, tries: Option<u64>) -> Vec<u64> {
-        let concerned = |(id, waiter): (u64, &Waiter)| {
-            let concerned = waiter.since <= started
-                || waiter.terms.bridge.is_some()
-                || self.overdue.contains(&id)
-                || Some(id) == tries;
-            concerned.then_some(id)
-        };
-        self.waiting.iter().filter_map(concerned).collect()
     }
 
     /// The first of those for whom the seekers are.
@@ -591,57 +478,6 @@ impl Rooms {
         }
     }
 
-    /// A seeker came back with nothing.
-    pub(super) fn returned(
-        &mut self,
-        now: Instant,
-        error: LockError,
-        tries: Option<u64>,
-        started: Instant,
-    ) -> Effects {
-        let mut effects = Effects::default();
-        self.sought(tries);
-        if let LockError::Refused(_) = error {
-            self.is_back();
-        }
-        let concerned: Vec<u64> = match (&error, tries) {
-            (LockError::Refused(refusal), None) if refusal.kind() == RefusalKind::ShuttingDown => {
-                self.waiting.iter().map(|(id, _)| id).collect()
-            }
-            (LockError::Refused(_), None) => {
-                self.first_sought().map(|(id, _)| id).into_iter().collect()
-            }
-            // Unless it has been served meanwhile.
-            (LockError::Refused(_), Some(id)) => {
-                self.reach = self.limit.max(self.permits.held());
-                vec![id]
-            }
-            (LockError::Backend(cause), tries) => {
-                self.fails(now, cause);
-                let passes = matches!(
-                    cause.kind(),
-                    BackendErrorKind::Unreachable
-                        | BackendErrorKind::TimedOut
-                        | BackendErrorKind::ServerBusy
-                        | BackendErrorKind::NotServing
-                );
-                match tries {
-                    // Others have another time, and another answer.
-                    Some(id) if passes => vec![id],
-                    None if passes => self.hopeless(started),
-                    _ => self.all_since(started, tries),
-                }
-            }
-        };
-        for id in concerned {
-            if let Some(waiter) = self.forget(id) {
-                let told = waiter.in_its_words(&error);
-                effects.told.push((waiter.answer, Err(told)));
-            }
-        }
-        effects
-    }
-
     /// Other processes wait, or none do, by what a grant or a recall says.
     pub(super) fn told(&mut self, now: Instant, stamp: u64, wait: bool) -> Effects {
         self.others.told(now, stamp, wait);
@@ -741,184 +577,5 @@ impl Rooms {
             self.end(slot, None, &mut effects);
         }
         effects
-    }
-
-    /// Whether the agent is needed before it looks by itself.
-    pub(super) fn rouse(&mut self, now: Instant) -> Rouse {
-        let due = self.due(now);
-        self.rouse_by(now, due)
-    }
-
-    fn rouse_by(&mut self, now: Instant, due: Instant) -> Rouse {
-        if self.attended {
-            if due < self.wake_at {
-                self.wake_at = due;
-                return Rouse::Wake;
-            }
-        } else if !self.is_empty() {
-            self.attended = true;
-            self.wake_at = now;
-            return Rouse::Attend;
-        }
-        Rouse::Rest
-    }
-
-    fn is_empty(&self) -> bool {
-        self.permits.held() == 0 && self.waiting.is_empty() && self.seeking == 0
-    }
-
-    /// How many more acquires are to be under way for those who wait.
-    fn missing(&self) -> u32 {
-        let waiting = u32::try_from(self.waiting.len() - self.tries.len()).unwrap_or(u32::MAX);
-        let useful = self.reach.saturating_sub(self.permits.held()).max(1);
-        waiting.min(useful).saturating_sub(self.seeking)
-    }
-
-    /// Something is about to be kept: questions begin.
-    fn begin_to_keep(&mut self, now: Instant) {
-        if !self.permits.keeps() && self.doubted.is_none() {
-            self.asked = now;
-        }
-    }
-
-    /// When the next question is due. A word that others wait spares it: what is kept is passed on for a
-    /// turn only then, and its end shows what the server has forgotten.
-    fn ask_at(&self) -> Instant {
-        if self.permits.held() == 0 || self.asking.is_some() {
-            return Instant::FAR;
-        }
-        let known = match self.doubted {
-            Some(_) => Instant::from_nanos(0),
-            None if self.permits.keeps() => self.others.known_until(),
-            // It is just held, by who asked for it: many are, for long.
-            None => self.others.stale_at(),
-        };
-        self.asked.after(QUESTION).max(known)
-    }
-
-    /// When there is something to be done next.
-    fn due(&self, now: Instant) -> Instant {
-        let mut due = Instant::FAR;
-        if self.missing() > 0 {
-            due = self.retry_at;
-        }
-        if !self.untried.is_empty() {
-            due = now;
-        }
-        if let Some((_, since)) = self.permits.oldest_idle() {
-            due = due.min(since.after(self.keep.linger));
-        }
-        if let Some((end, _)) = self.ends.front() {
-            due = due.min(*end);
-        }
-        due = due.min(self.ask_at());
-        if self.seeking + self.trying > 0 && self.waiting.is_empty() {
-            due = due.min(self.surplus.unwrap_or(now).after(SURPLUS));
-        }
-        due.max(now)
-    }
-
-    /// All that is due, and when to look again.
-    pub(super) fn turn(&mut self, now: Instant) -> (Turn, Effects) {
-        let (mut turn, mut effects) = (Turn::default(), Effects::default());
-        self.sweep(&mut effects);
-        while let Some((slot, since)) = self.permits.oldest_idle() {
-            let old = now >= since.after(self.keep.linger);
-            let lasts = |permit: &Permit| permit.lasts(now);
-            if !old && self.permits.get(slot).is_some_and(lasts) {
-                break;
-            }
-            self.tally.lingered += 1;
-            self.end(slot, None, &mut effects);
-        }
-        while let Some((end, id)) = self.ends.front().copied()
-            && end <= now
-        {
-            self.ends.pop_front();
-            let open = if self.away {
-                self.tries.contains(&id)
-            } else {
-                !self.queued && self.permits.held() < self.reach
-            };
-            if open {
-                // There may be one for it. So it is refused when the server has said that there is none: it
-                // asks, and so is not kept for longer than who has asked by itself from the beginning.
-                self.overdue.insert(id);
-                self.ask_alone(id);
-                continue;
-            }
-            let Some(waiter) = self.forget(id) else {
-                continue;
-            };
-            match &self.trouble {
-                Some(cause) if self.away => {
-                    let told = Err(cause.clone().into());
-                    effects.told.push((waiter.answer, told));
-                }
-                _ => {
-                    let refusal = self.refusal(now, RefusalKind::WaitedTooLong);
-                    effects.refuse(waiter, refusal);
-                }
-            }
-        }
-        self.seek(now, &mut turn);
-        if now >= self.ask_at() {
-            self.asked = now;
-            self.asking = Some(now);
-            turn.question = Some(self.permits.some_tokens());
-        }
-        if self.is_empty() {
-            // Nobody is left whom anything under way is for: it ends with the agent.
-            self.trying = 0;
-            self.attended = false;
-            self.wake_at = Instant::FAR;
-        } else {
-            self.wake_at = self.due(now);
-            // At least every second: timers stand still while a machine is suspended.
-            turn.rest = Some(self.wake_at.since(now).min(Duration::from_secs(1)));
-        }
-        (turn, effects)
-    }
-
-    /// Lets as many acquires be under way as are needed.
-    fn seek(&mut self, now: Instant, turn: &mut Turn) {
-        let kept = self.keep.told();
-        for id in std::mem::take(&mut self.untried) {
-            if let Some(waiter) = self.waiting.get(id) {
-                let terms = Terms {
-                    kept,
-                    ..waiter.own_terms(now)
-                };
-                let tries = Some(id);
-                turn.start.push(Start { terms, tries });
-                self.trying += 1;
-            }
-        }
-        let missing = self.missing();
-        if missing > 0
-            && now >= self.retry_at
-            && let Some((_, first)) = self.first_sought()
-        {
-            // Whoever comes next goes on where one who leaves stood, and hopes for what it likes.
-            let terms = Terms {
-                wait: Wait::Unbounded,
-                bridge: None,
-                kept,
-                ..first.terms
-            };
-            let start = || Start { terms, tries: None };
-            turn.start
-                .extend(std::iter::repeat_with(start).take(missing as usize));
-            self.seeking += missing;
-        }
-        if self.seeking + self.trying == 0 || !self.waiting.is_empty() {
-            self.surplus = None;
-        } else if now >= self.surplus.get_or_insert(now).after(SURPLUS) || self.closed {
-            turn.stop = true;
-            self.seeking = 0;
-            self.trying = 0;
-            self.queued = false;
-            self.surplus = None;
-        }
     }
 }

@@ -87,7 +87,13 @@ impl Place for House {
     }
 
     fn release(&self, token: Token, answer: Option<oneshot::Sender<ReleaseAnswer>>) {
-        let (effects, _) = self.rooms().put_back(self.now(), token.parts().0, answer);
+        let (now, mark) = (self.now(), token.parts().0);
+        let mut rooms = self.rooms();
+        if answer.is_none() && rooms.rest_again(now, mark) {
+            return;
+        }
+        let (effects, _) = rooms.put_back(now, mark, answer);
+        drop(rooms);
         effects.run();
     }
 
@@ -124,16 +130,19 @@ impl House {
     }
 
     fn enter(self: &Arc<Self>, wait: Wait) -> Result<Lease, Result<(u64, Answer), RefusalKind>> {
-        let entry = self.rooms().enter(self.now(), &terms(wait));
-        match entry {
-            Entry::In(mark, fence) => {
-                let place: Arc<dyn Place> = Arc::clone(self) as _;
-                Ok(Lease::new(place, mark, fence))
+        self.take().ok_or_else(|| {
+            let entry = self.rooms().enter(self.now(), &terms(wait));
+            match entry {
+                Entry::Waits(id, answer) => Ok((id, answer)),
+                Entry::Refused(refusal) => Err(refusal.kind()),
+                Entry::Elsewhere => panic!("it was to be served here"),
             }
-            Entry::Waits(id, answer) => Err(Ok((id, answer))),
-            Entry::Refused(refusal) => Err(Err(refusal.kind())),
-            Entry::Elsewhere => panic!("it was to be served here"),
-        }
+        })
+    }
+
+    fn take(self: &Arc<Self>) -> Option<Lease> {
+        let (mark, fence) = self.rooms().take(self.now())?;
+        Some(Lease::new(Arc::clone(self) as _, mark, fence))
     }
 
     fn waits(self: &Arc<Self>) -> (u64, Answer) {
@@ -1246,11 +1255,12 @@ proptest! {
                         bridge: urgent.then_some(Duration::ZERO),
                         ..terms(if waits { Wait::Unbounded } else { Wait::No })
                     };
+                    if let Some(lease) = house.take() {
+                        street.holding.push(lease);
+                        continue;
+                    }
                     let entry = house.rooms().enter(house.now(), &terms);
                     match entry {
-                        Entry::In(mark, fence) => {
-                            street.holding.push(Lease::new(Arc::clone(&house) as _, mark, fence));
-                        }
                         Entry::Waits(id, answer) => street.waiting.push((id, answer)),
                         Entry::Refused(_) | Entry::Elsewhere => {}
                     }
