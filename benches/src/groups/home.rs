@@ -23,8 +23,7 @@ pub(crate) const GROUP: Group = Group {
 pub(crate) const ROLE: Role = Role { name: "home", play };
 
 const ROUNDS: usize = 3;
-/// Long enough for what stands in the queue at its end, and was asked for in vain, to be next to nothing.
-const SLICE: Duration = Duration::from_secs(5);
+const SLICE: Duration = Duration::from_secs(3);
 const LIMIT: u32 = 8;
 
 /// What the processes of a fleet do.
