@@ -81,7 +81,8 @@ pub(super) struct Rooms {
     /// Those whose wait has ended before the server said a word of whether it has a permit for them.
     overdue: BTreeSet<u64>,
     /// Those who ask by themselves, each by an acquire of its own: who does not wait, whose wait is over
-    /// before the server has said a word, and in an outage who has an answer of its own.
+    /// before the server has said a word, and in an outage who has an answer of its own or comes without
+    /// an end to its wait.
     tries: BTreeSet<u64>,
     /// Those of them for whom none is under way yet.
     untried: Vec<u64>,
@@ -216,7 +217,10 @@ impl Rooms {
             Wait::AtMost(wait) => now.after(wait),
             Wait::No | Wait::Unbounded => Instant::FAR,
         };
-        if terms.wait == Wait::No || self.away && terms.bridge.is_some() {
+        // A seeker that keeps its place through an outage hears nothing of it, and would keep who has no
+        // end to its wait for as long.
+        let hears_alone = terms.bridge.is_some() || terms.wait == Wait::Unbounded;
+        if terms.wait == Wait::No || self.away && hears_alone {
             self.ask_alone(id);
         }
         if give_up != Instant::FAR {
@@ -393,6 +397,9 @@ impl Rooms {
         self.is_back();
         if self.closed || !lease.state().is_held() {
             effects.ended.push((lease, None));
+            // Nobody else asks for who asks by itself.
+            let again = tries.filter(|id| self.tries.contains(id));
+            self.untried.extend(again);
             return effects;
         }
         // Who does not wait has but this one coming: those before it are served by what comes for them.
