@@ -451,7 +451,9 @@ mod tests {
     use tokio::sync::oneshot;
 
     use super::*;
+    use crate::backend::memory::Memory;
     use crate::backend::{Acquire, Place, ReleaseAnswer, Terms};
+    use crate::key::Prefix;
     use crate::lease::{LeaseMode, LeaseState};
     use crate::mutex::Mutex;
     use crate::portcullis::Portcullis;
@@ -654,6 +656,31 @@ mod tests {
         let polled = Hold::poll_while_held(&mut Some(hold), &mut cx, |_| Poll::<()>::Pending);
         assert_eq!(polled, Poll::Ready(Err(LostReason::Expired)));
         assert!(looks.found_them_free());
+    }
+
+    #[test]
+    fn who_looks_first_settles_nothing_that_concerns_others_while_the_books_are_locked() {
+        let now = Arc::new(AtomicU64::new(0));
+        let clock = Clock::made({
+            let now = Arc::clone(&now);
+            move || Instant::from_nanos(now.load(Ordering::SeqCst))
+        });
+        let gates = Portcullis::on_memory(&Memory::new(clock), Prefix::default());
+        let permits = gates.semaphore("a", 2).expect("in range");
+        let permits = permits.max_wait(Duration::from_nanos(10));
+        let mut extensions = Extensions::new();
+        let entered = permits.gate.enter(1, None).now_or_never();
+        let lease = entered.expect("at once").expect("a free permit");
+        let gate = permits.gate.identity(None);
+        let _hold = Hold::new(gate, lease, OnLost::Continue, Some(&mut extensions), None);
+        let looks = Looks::at(&extensions);
+        let waker = Waker::from(Arc::clone(&looks));
+        let mut cx = Context::from_waker(&waker);
+        let mut waits = pin!(permits.acquire_many(2));
+        assert!(waits.as_mut().poll(&mut cx).is_pending());
+        now.store(10, Ordering::SeqCst);
+        let view = held(&extensions).lease("a").expect("behind this gate");
+        assert!(view.is_held() && looks.free.load(Ordering::SeqCst));
     }
 
     #[tokio::test]
