@@ -176,14 +176,11 @@ impl Rooms {
     /// Somebody wants one permit. If one is idle it is in use from now on, by this mark.
     #[inline]
     pub(super) fn take(&mut self, now: Instant) -> Option<(u64, FencingToken)> {
-        let slot = self.permits.newest_idle()?;
         if !self.waiting.is_empty() || self.doubted.is_some() {
             return None;
         }
-        // One that does not last is given back by the agent.
-        if !self.permits.get(slot)?.lasts(now) {
-            return None;
-        }
+        // Those that do not last are given back by the agent.
+        let slot = self.permits.newest_idle(now)?;
         self.tally.reused += 1;
         self.use_again(slot)
     }
@@ -550,7 +547,7 @@ impl Rooms {
         }
         while self.doubted.is_none()
             && let Some(id) = self.waiting.first()
-            && let Some(slot) = self.permits.newest_idle()
+            && let Some(slot) = self.permits.newest_idle(now)
             && self.may_be_used(now, slot)
         {
             self.tally.reused += 1;

@@ -398,6 +398,21 @@ fn as_many_permits_are_sought_as_are_of_use() {
 }
 
 #[test]
+fn one_permit_that_was_lost_is_not_in_the_way_of_others() {
+    let house = House::new(LONG, 2);
+    let (_, mut first) = house.waits();
+    let (_, mut second) = house.waits();
+    house.turn();
+    house.arrives();
+    let newest = house.arrives();
+    drop(lease_of(&mut first));
+    drop(lease_of(&mut second));
+    newest.lose(LostReason::Gone);
+    // Before the agent has looked.
+    assert!(house.enter(Wait::No).is_ok());
+}
+
+#[test]
 fn what_was_sought_for_nobody_is_given_up_after_a_while() {
     let house = House::new(KEEP, 3);
     let (id, answer) = house.waits();
