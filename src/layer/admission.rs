@@ -723,7 +723,7 @@ mod tests {
     use tower::{Layer, ServiceExt, service_fn};
 
     use super::*;
-    use crate::layer::{Gated, MutexLayer, Plain};
+    use crate::layer::{ConcurrencyLimitLayer, Gated, MutexLayer, Plain};
     use crate::mutex::Mutex;
     use crate::portcullis::Portcullis;
 
@@ -847,6 +847,39 @@ mod tests {
             assert!(was_alone(), "{hold_until:?}");
         }
         assert!(is_free(&lock).await);
+    }
+
+    /// A head that makes no difference is not looked at: each setting alone makes it count.
+    #[tokio::test]
+    async fn each_setting_that_reads_the_head_is_heeded_where_it_is_the_only_one() {
+        fn read<T>(read: &Arc<AtomicBool>, told: T) -> impl Fn(&Parts) -> T + use<T>
+        where
+            T: Clone + Send + Sync + 'static,
+        {
+            let read = Arc::clone(read);
+            move |_| {
+                read.store(true, Ordering::Relaxed);
+                told.clone()
+            }
+        }
+        let permits = Portcullis::in_memory().semaphore("a", 2).expect("in range");
+        let layer = || ConcurrencyLimitLayer::new(permits.clone());
+        let was = &Arc::new(AtomicBool::new(false));
+        let patience = Some(Duration::ZERO);
+        let layers = [
+            layer().applies_to(read(was, true)),
+            layer().key(read(was, Some(7_u64))),
+            layer().demand(read(was, Demand::default())),
+            layer().deadline(read(was, patience)),
+        ];
+        for (at, layer) in layers.into_iter().enumerate() {
+            let answering = service_fn(|_: Request<()>| async {
+                Ok::<_, Infallible>(Response::new(Empty::<Bytes>::new()))
+            });
+            let answer = layer.layer(answering).oneshot(Request::new(())).await;
+            assert!(answer.is_ok_and(|answer| answer.status().is_success()));
+            assert!(was.swap(false, Ordering::Relaxed), "setting {at}");
+        }
     }
 
     #[tokio::test]

@@ -85,14 +85,11 @@ impl Hold {
 
     fn poll_lost(&mut self, cx: &mut Context<'_>) -> Poll<LostReason> {
         if self.lost.is_none() {
-            let lost = self
-                .owner
-                .0
-                .owned()
-                .lease
-                .as_ref()
-                .map(|lease| lease.state().lost());
-            self.lost = lost.map(Box::pin);
+            let owned = self.owner.0.owned();
+            let state = owned.lease.as_ref().map(|lease| Arc::clone(lease.state()));
+            // To ask for it may wake others who watch the lease.
+            drop(owned);
+            self.lost = state.map(|state| Box::pin(state.lost()));
         }
         match &mut self.lost {
             Some(lost) => lost.as_mut().poll(cx),
@@ -125,7 +122,7 @@ struct Owned {
 }
 
 impl Shown {
-    /// Nothing is dropped, and nobody woken, while it is locked: either may run anything.
+    /// Nothing is dropped or written, and nobody woken, while it is locked: each may run anything.
     fn owned(&self) -> MutexGuard<'_, Owned> {
         self.owned.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -194,7 +191,7 @@ impl Drop for Owner {
 
 impl fmt::Debug for Owner {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.owned().lease.fmt(f)
+        self.0.view().fmt(f)
     }
 }
 
@@ -444,14 +441,24 @@ mod extract {
 
 #[cfg(test)]
 mod tests {
+    use std::fmt::Write as _;
+    use std::pin::pin;
+    use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+    use std::task::{Wake, Waker};
     use std::time::Duration;
 
     use futures_util::FutureExt;
+    use tokio::sync::oneshot;
 
     use super::*;
-    use crate::lease::LeaseMode;
+    use crate::backend::memory::Memory;
+    use crate::backend::{Acquire, Place, ReleaseAnswer, Terms};
+    use crate::key::Prefix;
+    use crate::lease::{LeaseMode, LeaseState};
     use crate::mutex::Mutex;
     use crate::portcullis::Portcullis;
+    use crate::time::{Clock, Instant};
+    use crate::token::{FencingToken, Token};
 
     fn lock(name: &str) -> Mutex {
         Portcullis::in_memory().mutex(name)
@@ -569,11 +576,128 @@ mod tests {
         dropped.join().expect("no panic");
     }
 
+    /// Looks whether the books of a lease are free when it is woken, or written to.
+    struct Looks {
+        shown: Arc<Shown>,
+        free: AtomicBool,
+        times: AtomicUsize,
+    }
+
+    impl Looks {
+        fn at(extensions: &Extensions) -> Arc<Self> {
+            let shown = held(extensions).innermost.expect("shown");
+            Arc::new(Self {
+                shown,
+                free: AtomicBool::new(true),
+                times: AtomicUsize::new(0),
+            })
+        }
+
+        fn look(&self) {
+            self.times.fetch_add(1, Ordering::SeqCst);
+            if self.shown.owned.try_lock().is_err() {
+                self.free.store(false, Ordering::SeqCst);
+            }
+        }
+
+        fn found_them_free(&self) -> bool {
+            self.times.load(Ordering::SeqCst) > 0 && self.free.load(Ordering::SeqCst)
+        }
+    }
+
+    impl Wake for Looks {
+        fn wake(self: Arc<Self>) {
+            self.look();
+        }
+    }
+
+    impl fmt::Write for &Looks {
+        fn write_str(&mut self, _: &str) -> fmt::Result {
+            self.look();
+            Ok(())
+        }
+    }
+
+    /// Of which nothing is taken back.
+    #[derive(Debug)]
+    struct Nowhere;
+
+    impl Place for Nowhere {
+        fn acquire(&self, _myself: &Arc<dyn Place>, _terms: &Terms) -> Acquire {
+            Acquire::Ended
+        }
+
+        fn cancel(&self, _token: Token) {}
+
+        fn release(&self, _token: Token, _answer: Option<oneshot::Sender<ReleaseAnswer>>) {}
+    }
+
+    #[test]
+    fn nobody_is_woken_while_the_books_of_a_lease_are_locked() {
+        let now = Arc::new(AtomicU64::new(0));
+        let clock = Clock::made({
+            let now = Arc::clone(&now);
+            move || Instant::from_nanos(now.load(Ordering::SeqCst))
+        });
+        let (token, fence) = (Token::of(1), FencingToken::new(1));
+        let state = LeaseState::new(clock, token, fence, Instant::from_nanos(10));
+        let lease = Lease::shared(Arc::new(Nowhere), state);
+        let mut extensions = Extensions::new();
+        let gate = lock("a").gate.identity(None);
+        let hold = Hold::new(gate, lease, OnLost::Abort, Some(&mut extensions), None);
+        let looks = Looks::at(&extensions);
+        let waker = Waker::from(Arc::clone(&looks));
+        let view = held(&extensions).lease("a").expect("behind this gate");
+        let mut lost = pin!(view.lost());
+        let mut cx = Context::from_waker(&waker);
+        assert!(lost.as_mut().poll(&mut cx).is_pending());
+        now.store(10, Ordering::SeqCst);
+        let mut cx = Context::from_waker(Waker::noop());
+        let polled = Hold::poll_while_held(&mut Some(hold), &mut cx, |_| Poll::<()>::Pending);
+        assert_eq!(polled, Poll::Ready(Err(LostReason::Expired)));
+        assert!(looks.found_them_free());
+    }
+
+    #[test]
+    fn who_looks_first_settles_nothing_that_concerns_others_while_the_books_are_locked() {
+        let now = Arc::new(AtomicU64::new(0));
+        let clock = Clock::made({
+            let now = Arc::clone(&now);
+            move || Instant::from_nanos(now.load(Ordering::SeqCst))
+        });
+        let gates = Portcullis::on_memory(&Memory::new(clock), Prefix::default());
+        let permits = gates.semaphore("a", 2).expect("in range");
+        let permits = permits.max_wait(Duration::from_nanos(10));
+        let mut extensions = Extensions::new();
+        let entered = permits.gate.enter(1, None).now_or_never();
+        let lease = entered.expect("at once").expect("a free permit");
+        let gate = permits.gate.identity(None);
+        let _hold = Hold::new(gate, lease, OnLost::Continue, Some(&mut extensions), None);
+        let looks = Looks::at(&extensions);
+        let waker = Waker::from(Arc::clone(&looks));
+        let mut cx = Context::from_waker(&waker);
+        let mut waits = pin!(permits.acquire_many(2));
+        assert!(waits.as_mut().poll(&mut cx).is_pending());
+        now.store(10, Ordering::SeqCst);
+        let view = held(&extensions).lease("a").expect("behind this gate");
+        assert!(view.is_held() && looks.free.load(Ordering::SeqCst));
+    }
+
+    #[tokio::test]
+    async fn nothing_is_written_while_the_books_of_a_lease_are_locked() {
+        let mut extensions = Extensions::new();
+        let _hold = hold(&lock("a"), &mut extensions).await;
+        let looks = Looks::at(&extensions);
+        let kept = held(&extensions).keep().expect("held");
+        write!(&mut &*looks, "{kept:?}").expect("it writes nothing");
+        assert!(looks.found_them_free());
+    }
+
     #[tokio::test]
     async fn work_that_is_done_only_after_the_loss_counts_for_nothing() {
         let lock = lock("a").lease(LeaseMode::MaxHold(Duration::from_millis(50)));
         let mut hold = Some(hold(&lock.expect("long enough"), &mut Extensions::new()).await);
-        let mut cx = Context::from_waker(std::task::Waker::noop());
+        let mut cx = Context::from_waker(Waker::noop());
         let polled = Hold::poll_while_held(&mut hold, &mut cx, |_| {
             std::thread::sleep(Duration::from_millis(60));
             Poll::Ready(())
@@ -585,7 +709,7 @@ mod tests {
     async fn nothing_of_the_work_is_done_once_the_lease_is_lost() {
         let mut hold = Some(hold(&short_lock("a"), &mut Extensions::new()).await);
         pass_1_ms().await;
-        let mut cx = Context::from_waker(std::task::Waker::noop());
+        let mut cx = Context::from_waker(Waker::noop());
         let polled = Hold::poll_while_held(&mut hold, &mut cx, |_| -> Poll<()> {
             panic!("polled after the loss")
         });

@@ -255,7 +255,7 @@ impl Place for MemoryPlace {
     }
 
     fn state(&self, token: Token, fence: FencingToken) -> Arc<LeaseState> {
-        let state = self.site.change(&self.memory, |ledger, _| {
+        let state = self.site.look(&self.memory, |ledger| {
             ledger.state(&self.memory.clock, token)
         });
         state.unwrap_or_else(|reason| LeaseState::over(token, fence, reason))

@@ -93,6 +93,24 @@ impl Site {
         (outcome, news)
     }
 
+    /// Looks something up, and settles nothing that is due: who looks may have a lock of its own, and so
+    /// nobody is told of anything.
+    pub(super) fn look<T>(
+        self: &Arc<Self>,
+        memory: &Arc<Memory>,
+        look: impl FnOnce(&mut Ledger) -> T,
+    ) -> T {
+        let mut ledger = self.ledger();
+        let found = look(&mut ledger);
+        // What was only counted may have an end from here on. Where no thread can be started for that, who
+        // sets the next alarm says so.
+        let _ = self.set_alarm(memory, &mut ledger);
+        if let Some(count) = ledger.count() {
+            self.turnstile.open(count);
+        }
+        found
+    }
+
     /// Hands on what a change has freed, and sees to it that somebody looks in again.
     fn follow_up(self: &Arc<Self>, memory: &Arc<Memory>, ledger: &mut Ledger, news: &mut News) {
         ledger.hand_on(&memory.clock, news);

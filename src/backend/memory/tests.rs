@@ -1057,10 +1057,9 @@ mod model {
             }
         }
 
-        /// Tells how a lease was lost that is looked at.
+        /// Tells how a lease was lost that is looked at. That settles nothing.
         pub(super) fn look(&mut self, id: usize) -> Option<LostReason> {
             if self.claims[id].looked_at.is_none() {
-                self.settle(self.claims[id].ask.gate);
                 self.claims[id].looked_at = Some(self.now);
                 self.claims[id].lost = self.claims[id].why_lost;
             }

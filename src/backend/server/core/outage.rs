@@ -84,7 +84,25 @@ impl Core {
 
     /// Something was served over this connection.
     pub(in crate::backend::server) fn served(&mut self, link: usize) {
-        self.breakers[link] = Breaker::default();
+        let breaker = std::mem::take(&mut self.breakers[link]);
+        if breaker.open.is_some() {
+            self.tell_homes_that_it_is_over(link);
+        }
+    }
+
+    /// Seekers that have kept their places may have nothing to ask for long.
+    fn tell_homes_that_it_is_over(&mut self, link: usize) {
+        let seeks = |entry: &Entry| match entry {
+            Entry::Waiting(waiter) if waiter.request.terms.kept > 0 => {
+                let resource = &waiter.request.resource;
+                (self.link_of(resource.tag) == link).then(|| Arc::clone(resource))
+            }
+            _ => None,
+        };
+        let homes: Vec<_> = self.entries.values().filter_map(seeks).collect();
+        for resource in homes {
+            self.hear(&resource, News::Back);
+        }
     }
 
     /// A caller ran out of patience.

@@ -36,6 +36,8 @@ pub(super) enum News {
     /// Nothing is served where a seeker is under way. It is left there: what follows for those whom it is
     /// for is a question of what each of them hopes for.
     Away(BackendError),
+    /// Something is served there again.
+    Back,
     /// Whether other processes wait, by a word that the server gave at this stamp.
     Others { stamp: u64, wait: bool },
     /// An acquire has got a place in the server's queue: with the time to the end of the first lease that
@@ -192,6 +194,10 @@ impl Home {
         let effects = self.change(now, |rooms| match news {
             News::Away(cause) => {
                 rooms.away(now, cause);
+                Effects::default()
+            }
+            News::Back => {
+                rooms.is_back();
                 Effects::default()
             }
             News::Others { stamp, wait } => rooms.told(now, *stamp, *wait),

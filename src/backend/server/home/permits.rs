@@ -114,9 +114,11 @@ impl Permits {
         slot
     }
 
-    /// The idle permit that was used last: those that are not needed grow old.
-    pub(super) fn newest_idle(&self) -> Option<u32> {
-        self.idle.back().copied()
+    /// The idle permit that was used last, of those that last: what is not needed grows old.
+    #[inline]
+    pub(super) fn newest_idle(&self, now: Instant) -> Option<u32> {
+        let lasts = |slot: &u32| self.get(*slot).is_some_and(|permit| permit.lasts(now));
+        self.idle.iter().rev().copied().find(lasts)
     }
 
     /// The one that has been idle for the longest time, and since when.

@@ -81,7 +81,8 @@ pub(super) struct Rooms {
     /// Those whose wait has ended before the server said a word of whether it has a permit for them.
     overdue: BTreeSet<u64>,
     /// Those who ask by themselves, each by an acquire of its own: who does not wait, whose wait is over
-    /// before the server has said a word, and in an outage who has an answer of its own.
+    /// before the server has said a word, and in an outage who has an answer of its own or comes without
+    /// an end to its wait.
     tries: BTreeSet<u64>,
     /// Those of them for whom none is under way yet.
     untried: Vec<u64>,
@@ -175,14 +176,11 @@ impl Rooms {
     /// Somebody wants one permit. If one is idle it is in use from now on, by this mark.
     #[inline]
     pub(super) fn take(&mut self, now: Instant) -> Option<(u64, FencingToken)> {
-        let slot = self.permits.newest_idle()?;
         if !self.waiting.is_empty() || self.doubted.is_some() {
             return None;
         }
-        // One that does not last is given back by the agent.
-        if !self.permits.get(slot)?.lasts(now) {
-            return None;
-        }
+        // Those that do not last are given back by the agent.
+        let slot = self.permits.newest_idle(now)?;
         self.tally.reused += 1;
         self.use_again(slot)
     }
@@ -216,7 +214,10 @@ impl Rooms {
             Wait::AtMost(wait) => now.after(wait),
             Wait::No | Wait::Unbounded => Instant::FAR,
         };
-        if terms.wait == Wait::No || self.away && terms.bridge.is_some() {
+        // A seeker that keeps its place through an outage hears nothing of it, and would keep who has no
+        // end to its wait for as long.
+        let hears_alone = terms.bridge.is_some() || terms.wait == Wait::Unbounded;
+        if terms.wait == Wait::No || self.away && hears_alone {
             self.ask_alone(id);
         }
         if give_up != Instant::FAR {
@@ -393,6 +394,9 @@ impl Rooms {
         self.is_back();
         if self.closed || !lease.state().is_held() {
             effects.ended.push((lease, None));
+            // Nobody else asks for who asks by itself.
+            let again = tries.filter(|id| self.tries.contains(id));
+            self.untried.extend(again);
             return effects;
         }
         // Who does not wait has but this one coming: those before it are served by what comes for them.
@@ -543,7 +547,7 @@ impl Rooms {
         }
         while self.doubted.is_none()
             && let Some(id) = self.waiting.first()
-            && let Some(slot) = self.permits.newest_idle()
+            && let Some(slot) = self.permits.newest_idle(now)
             && self.may_be_used(now, slot)
         {
             self.tally.reused += 1;

@@ -165,6 +165,15 @@ impl House {
     }
 
     fn arrives_for(&self, tries: Option<u64>) -> Arc<LeaseState> {
+        self.comes(tries, false)
+    }
+
+    /// The same, of a permit that was lost on its way here.
+    fn arrives_too_late_for(&self, tries: Option<u64>) {
+        self.comes(tries, true);
+    }
+
+    fn comes(&self, tries: Option<u64>, lost: bool) -> Arc<LeaseState> {
         let number = self.granted.fetch_add(1, Ordering::SeqCst) + 1;
         let deadline = self.now().after(Duration::from_secs(10));
         let token = Token::of(u128::from(number));
@@ -172,6 +181,9 @@ impl House {
         let state = LeaseState::new(Clock::System, token, fence, deadline);
         let place: Arc<dyn Place> = Arc::clone(&self.seat) as _;
         let lease = Lease::shared(place, Arc::clone(&state));
+        if lost {
+            state.lose(LostReason::Gone);
+        }
         let effects = self
             .rooms()
             .arrived(self.now(), lease, tries, Duration::from_secs(5));
@@ -386,6 +398,21 @@ fn as_many_permits_are_sought_as_are_of_use() {
 }
 
 #[test]
+fn one_permit_that_was_lost_is_not_in_the_way_of_others() {
+    let house = House::new(LONG, 2);
+    let (_, mut first) = house.waits();
+    let (_, mut second) = house.waits();
+    house.turn();
+    house.arrives();
+    let newest = house.arrives();
+    drop(lease_of(&mut first));
+    drop(lease_of(&mut second));
+    newest.lose(LostReason::Gone);
+    // Before the agent has looked.
+    assert!(house.enter(Wait::No).is_ok());
+}
+
+#[test]
 fn what_was_sought_for_nobody_is_given_up_after_a_while() {
     let house = House::new(KEEP, 3);
     let (id, answer) = house.waits();
@@ -566,6 +593,43 @@ fn a_lease_that_comes_too_late_is_given_to_nobody() {
         .arrived(house.now(), lease, None, Duration::from_secs(5));
     effects.run();
     assert!(pends(&mut first));
+}
+
+#[test]
+fn who_has_asked_by_itself_for_what_comes_too_late_asks_again() {
+    let house = House::new(KEEP, 3);
+    let Err(Ok((id, mut answer))) = house.enter(Wait::No) else {
+        panic!("it was to ask")
+    };
+    assert_eq!(house.turn(), 1);
+    house.arrives_too_late_for(Some(id));
+    assert!(pends(&mut answer));
+    assert_eq!(house.turn(), 1, "nobody else asks for it");
+    house.arrives_for(Some(id));
+    drop(lease_of(&mut answer));
+}
+
+#[test]
+fn who_comes_in_an_outage_does_not_hope_for_a_seeker_that_hears_nothing() {
+    let house = House::new(KEEP, 1);
+    house.waits();
+    house.turn();
+    house.queued();
+    let away = BackendError::new(BackendErrorKind::Unreachable, "away", None);
+    house.rooms().away(house.now(), &away);
+    house.wait(2000);
+    // Without an end to its wait or an answer of its own: the core tells it of the outage all the same.
+    let (later, mut answer) = house.waits();
+    let (turn, effects) = house.rooms().turn(house.now());
+    effects.run();
+    let tries: Vec<_> = turn.start.iter().map(|start| start.tries).collect();
+    assert_eq!(tries, [Some(later)]);
+    let now = house.now();
+    house
+        .rooms()
+        .returned(now, away.into(), Some(later), now)
+        .run();
+    assert!(matches!(answer.try_recv(), Ok(Err(LockError::Backend(_)))));
 }
 
 #[test]
@@ -1321,5 +1385,183 @@ proptest! {
         let left = street.permits.iter().filter(|state| state.is_held()).count();
         prop_assert_eq!(left, 0, "{:?}", house);
         prop_assert_eq!(house.rooms().tally().used, 0);
+    }
+}
+
+/// What comes of an acquire that the agent has started.
+#[derive(Debug, Clone)]
+enum End {
+    Held,
+    /// Granted, and over before it was taken up.
+    TooLate,
+    Refused,
+    Silent,
+    Broken,
+}
+
+#[derive(Debug, Clone)]
+enum Step {
+    /// How long it waits in ms, if not without end, and whether it has an answer of its own for an outage.
+    Enter(Option<u64>, bool),
+    Leave(prop::sample::Index),
+    Done(prop::sample::Index),
+    Ends(prop::sample::Index, End),
+    Away,
+    Queued,
+    Doubt,
+    Answer(Option<bool>),
+    Told(bool),
+    Pass(u64),
+    Turn,
+}
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let index = any::<prop::sample::Index>;
+    let end = prop_oneof![
+        Just(End::Held),
+        Just(End::TooLate),
+        Just(End::Refused),
+        Just(End::Silent),
+        Just(End::Broken),
+    ];
+    let wait = prop::option::of(prop_oneof![Just(0_u64), 1..200_u64]);
+    let step = prop_oneof![
+        6 => (wait, any::<bool>()).prop_map(|(wait, urgent)| Step::Enter(wait, urgent)),
+        1 => index().prop_map(Step::Leave),
+        4 => index().prop_map(Step::Done),
+        4 => (index(), end).prop_map(|(at, end)| Step::Ends(at, end)),
+        1 => Just(Step::Away),
+        1 => Just(Step::Queued),
+        1 => Just(Step::Doubt),
+        2 => prop::option::of(any::<bool>()).prop_map(Step::Answer),
+        1 => any::<bool>().prop_map(Step::Told),
+        2 => (0..80_u64).prop_map(Step::Pass),
+        6 => Just(Step::Turn),
+    ];
+    prop::collection::vec(step, 0..120)
+}
+
+/// A home with its agent: what that has under way, and whether it has asked a question.
+struct Attended {
+    house: Arc<House>,
+    street: Street,
+    under_way: Vec<(Option<u64>, Instant)>,
+    asks: bool,
+    stamp: u64,
+}
+
+impl Attended {
+    fn turn(&mut self) {
+        let now = self.house.now();
+        let (turn, effects) = self.house.rooms().turn(now);
+        effects.run();
+        if turn.stop || turn.rest.is_none() {
+            self.under_way.clear();
+        }
+        let started = turn.start.iter().map(|start| (start.tries, now));
+        self.under_way.extend(started);
+        self.asks |= turn.question.is_some();
+    }
+
+    fn answer(&mut self, answer: Option<bool>) {
+        if std::mem::take(&mut self.asks) {
+            self.stamp += 1;
+            let answer = answer.map(|wait| (self.stamp, wait));
+            let effects = self.house.rooms().answered(self.house.now(), answer);
+            effects.run();
+        }
+    }
+
+    fn ends(&mut self, at: usize, end: &End) {
+        let (tries, started) = self.under_way.swap_remove(at);
+        let now = self.house.now();
+        let failed = |kind| LockError::from(BackendError::new(kind, "no", None));
+        let error = match end {
+            End::Held => {
+                self.street.permits.push(self.house.arrives_for(tries));
+                return;
+            }
+            End::TooLate => {
+                self.house.arrives_too_late_for(tries);
+                return;
+            }
+            End::Refused => Refusal::new(RefusalKind::Busy).into(),
+            End::Silent => failed(BackendErrorKind::TimedOut),
+            End::Broken => failed(BackendErrorKind::Protocol),
+        };
+        let effects = self.house.rooms().returned(now, error, tries, started);
+        effects.run();
+    }
+}
+
+proptest! {
+    #[test]
+    fn whoever_waits_hears_as_soon_as_the_server_serves(steps in steps()) {
+        let mut home = Attended {
+            house: House::new(KEEP, 3),
+            street: Street::default(),
+            under_way: Vec::new(),
+            asks: false,
+            stamp: 0,
+        };
+        let house = Arc::clone(&home.house);
+        for step in steps {
+            match step {
+                Step::Enter(wait, urgent) => {
+                    let wait = wait.map_or(Wait::Unbounded, |ms| Wait::at_most(Duration::from_millis(ms)));
+                    let bridge = urgent.then_some(Duration::ZERO);
+                    let terms = Terms { bridge, ..terms(wait) };
+                    if let Some(lease) = house.take() {
+                        home.street.holding.push(lease);
+                        continue;
+                    }
+                    let entry = house.rooms().enter(house.now(), &terms);
+                    if let Entry::Waits(id, answer) = entry {
+                        home.street.waiting.push((id, answer));
+                    }
+                }
+                Step::Leave(at) if !home.street.waiting.is_empty() => {
+                    let (id, _answer) = home.street.waiting.remove(at.index(home.street.waiting.len()));
+                    house.cancel(Token::local(id, 0));
+                }
+                Step::Done(at) if !home.street.holding.is_empty() => {
+                    drop(home.street.holding.remove(at.index(home.street.holding.len())));
+                }
+                Step::Ends(at, end) if !home.under_way.is_empty() => {
+                    home.ends(at.index(home.under_way.len()), &end);
+                }
+                Step::Away => {
+                    let away = BackendError::new(BackendErrorKind::Unreachable, "away", None);
+                    house.rooms().away(house.now(), &away);
+                }
+                Step::Queued if !home.under_way.is_empty() => house.queued(),
+                Step::Doubt => house.rooms().doubt(house.now()),
+                Step::Answer(answer) => home.answer(answer),
+                Step::Told(wait) => {
+                    home.stamp += 1;
+                    house.told(home.stamp, wait);
+                }
+                Step::Pass(ms) => house.wait(ms),
+                Step::Turn => home.turn(),
+                Step::Leave(_) | Step::Done(_) | Step::Ends(..) | Step::Queued => {}
+            }
+            home.street.collect();
+            let alive = home.street.permits.iter().filter(|state| state.is_held()).count();
+            let inside = home.street.holding.iter().filter(|lease| lease.state().is_held()).count();
+            prop_assert!(inside <= alive, "{inside} inside on {alive} permits");
+        }
+        // From here on all is granted, and nobody holds for long.
+        for _ in 0..500 {
+            home.turn();
+            home.answer(Some(false));
+            while !home.under_way.is_empty() {
+                home.ends(0, &End::Held);
+            }
+            home.street.collect();
+            home.street.holding.clear();
+            house.wait(100);
+        }
+        prop_assert!(home.street.waiting.is_empty(), "{:?}", house);
+        prop_assert!(home.street.permits.iter().all(|state| !state.is_held()), "{:?}", house);
     }
 }

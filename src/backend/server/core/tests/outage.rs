@@ -177,6 +177,25 @@ fn a_home_is_told_of_an_outage_and_its_seekers_keep_their_places() {
 }
 
 #[test]
+fn a_home_is_told_that_an_outage_is_over_though_its_seekers_have_nothing_to_ask() {
+    let mut seeker = Desk::request(Wait::Unbounded, 10_000);
+    seeker.terms.kept = 1;
+    let mut desk = Desk::new();
+    let (_, _queued) = desk.acquire(seeker);
+    let call = desk.call();
+    let stamp = desk.server_us();
+    desk.queued(call, stamp, stamp, 5000);
+    outage(&mut desk);
+    desk.core.take_news();
+    // The connection has stood, and a probe is answered.
+    desk.core.served(0);
+    desk.core.served(0);
+    let news = desk.core.take_news();
+    let back = |(_, news): &(Box<str>, News)| matches!(news, News::Back);
+    assert!(news.len() == 1 && news.iter().all(back), "{news:?}");
+}
+
+#[test]
 fn who_is_queued_keeps_its_place_in_an_outage_unless_a_home_hopes_for_others_with_it() {
     for kept in [0, 1] {
         let mut desk = Desk::new();

@@ -8,7 +8,7 @@ use crate::time::Instant;
 
 impl Rooms {
     /// The server has said a word.
-    pub(super) fn is_back(&mut self) {
+    pub(in crate::backend::server::home) fn is_back(&mut self) {
         self.trouble = None;
         self.away = false;
         self.attempts = 0;
