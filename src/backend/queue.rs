@@ -70,6 +70,9 @@ impl<W> Queue<W> {
 
     /// Takes a waiter out, from wherever it stands.
     pub(crate) fn remove(&mut self, ticket: u64) -> Option<W> {
+        if self.first() == Some(ticket) {
+            return self.pop().map(|(_, waiter)| waiter);
+        }
         let index = self.index(ticket)?;
         let waiter = self.places[index].1.take()?;
         self.waiting -= 1;
@@ -109,10 +112,17 @@ impl<W> Queue<W> {
         while matches!(self.places.front(), Some((_, None))) {
             self.places.pop_front();
         }
+        if self.places.capacity() > SMALL {
+            self.tidy_much();
+        }
+    }
+
+    #[inline(never)]
+    fn tidy_much(&mut self) {
         if self.places.len() > SMALL && self.places.len() > 2 * self.waiting {
             self.places.retain(|(_, waiter)| waiter.is_some());
         }
-        if self.places.capacity() > SMALL && self.places.len() < self.places.capacity() / 8 {
+        if self.places.len() < self.places.capacity() / 8 {
             self.places.shrink_to(2 * self.places.len());
         }
     }

@@ -294,8 +294,16 @@ impl Place for Home {
         let now = Instant::now();
         let mark = token.parts().0;
         let mut rooms = self.rooms();
-        if answer.is_none() && rooms.rest_again(now, mark) {
-            return;
+        if answer.is_none() {
+            if rooms.rest_again(now, mark) {
+                return;
+            }
+            if let Some((answer, lease)) = rooms.pass_on(now, mark) {
+                drop(rooms);
+                // A caller that has gone meanwhile drops the lease right here, which gives it back.
+                let _ = answer.send(Ok(lease));
+                return;
+            }
         }
         self.put_back(rooms, now, mark, answer);
     }

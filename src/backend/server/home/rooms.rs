@@ -11,15 +11,18 @@
 
 mod agenda;
 mod effects;
+mod ends;
 mod outage;
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::BTreeSet;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use tokio::sync::oneshot;
 
+use self::agenda::SURPLUS;
 pub(super) use self::effects::{Effects, Entry, Rouse, Start, Turn};
+use self::ends::Ends;
 use super::others::{Others, QUESTION};
 use super::permits::{Permit, Permits};
 use crate::backend::queue::Queue;
@@ -30,6 +33,9 @@ use crate::time::Instant;
 use crate::token::FencingToken;
 
 type Answer = oneshot::Sender<Result<Lease, LockError>>;
+
+/// A lease, and who has waited for it.
+type Given = (Answer, Lease);
 
 /// Somebody who waits here.
 #[derive(Debug)]
@@ -76,8 +82,7 @@ pub(super) struct Rooms {
     reach_at: Instant,
     permits: Permits,
     waiting: Queue<Waiter>,
-    /// In their order, which is nearly that in which they come: most wait for as long as the one before.
-    ends: VecDeque<(Instant, u64)>,
+    ends: Ends,
     /// Those whose wait has ended before the server said a word of whether it has a permit for them.
     overdue: BTreeSet<u64>,
     /// Those who ask by themselves, each by an acquire of its own: who does not wait, whose wait is over
@@ -132,7 +137,7 @@ impl Rooms {
             reach_at: Instant::from_nanos(0),
             permits: Permits::default(),
             waiting: Queue::default(),
-            ends: VecDeque::new(),
+            ends: Ends::default(),
             overdue: BTreeSet::new(),
             tries: BTreeSet::new(),
             untried: Vec::new(),
@@ -220,10 +225,7 @@ impl Rooms {
         if terms.wait == Wait::No || self.away && hears_alone {
             self.ask_alone(id);
         }
-        if give_up != Instant::FAR {
-            let at = self.ends.partition_point(|end| *end < (give_up, id));
-            self.ends.insert(at, (give_up, id));
-        }
+        self.ends.insert(give_up, id);
         let waiter = Waiter {
             terms: *terms,
             since: now,
@@ -271,30 +273,45 @@ impl Rooms {
             effects.released = answer.map(|answer| (answer, Release::NoLongerHeld));
             return (effects, Rouse::Rest);
         };
-        let wanted = self.waiting.first();
-        let stays = !self.closed
-            && self.may_be_used(now, slot)
-            && (wanted.is_some() && self.doubted.is_none() || self.may_idle());
-        if !stays {
+        if let Some(given) = self.pass(now, slot) {
+            effects.give(Some(given));
+            effects.released = answer.map(|answer| (answer, Release::Released));
+            return (effects, self.rouse(now));
+        }
+        if self.closed || !self.may_idle() || !self.may_be_used(now, slot) {
             self.end(slot, answer, &mut effects);
             return (effects, self.rouse(now));
         }
         effects.released = answer.map(|answer| (answer, Release::Released));
-        self.begin_to_keep(now);
-        match wanted {
-            Some(id) if self.doubted.is_none() => {
-                self.tally.passed += 1;
-                self.count_pass(slot);
-                self.give(slot, id, &mut effects);
-                (effects, self.rouse(now))
-            }
-            _ => {
-                self.rest(now, slot);
-                // It lingers, and is asked about: nothing else is due any earlier for it.
-                let due = now.after(self.keep.linger.min(QUESTION));
-                (effects, self.rouse_by(now, due))
-            }
+        self.rest(now, slot);
+        // It lingers, and is asked about: nothing else is due any earlier for it.
+        let due = now.after(self.keep.linger.min(QUESTION));
+        (effects, self.rouse_by(now, due))
+    }
+
+    /// The use that `mark` names is over, and who has waited here longest has the next: that is all, as
+    /// mostly where many wait, since the agent looks before anything can be due for that. `None` if more
+    /// is to be done about it.
+    #[inline]
+    pub(super) fn pass_on(&mut self, now: Instant, mark: u64) -> Option<Given> {
+        let soon = now.after(QUESTION.min(SURPLUS));
+        if !self.attended || self.wake_at > soon {
+            return None;
         }
+        let slot = self.permits.in_use(mark)?;
+        self.pass(now, slot)
+    }
+
+    /// Hands a permit whose use is over to who has waited here longest, if it may have another.
+    fn pass(&mut self, now: Instant, slot: u32) -> Option<Given> {
+        let id = self.waiting.first()?;
+        if self.closed || self.doubted.is_some() || !self.may_be_used(now, slot) {
+            return None;
+        }
+        self.begin_to_keep(now);
+        self.tally.passed += 1;
+        self.count_pass(slot);
+        self.give(slot, id)
     }
 
     fn may_idle(&self) -> bool {
@@ -327,17 +344,13 @@ impl Rooms {
     }
 
     /// Gives the permit in `slot` to who waits by the number `id`.
-    fn give(&mut self, slot: u32, id: u64, effects: &mut Effects) {
+    fn give(&mut self, slot: u32, id: u64) -> Option<Given> {
         // Whoever waits keeps the place alive.
-        let Some(place) = self.place.upgrade() else {
-            return;
-        };
-        if let Some(waiter) = self.forget(id)
-            && let Some((mark, fence)) = self.use_again(slot)
-        {
-            let lease = Lease::new(place, mark, fence);
-            effects.told.push((waiter.answer, Ok(lease)));
-        }
+        let place = self.place.upgrade()?;
+        let waiter = self.forget(id)?;
+        let (mark, fence) = self.use_again(slot)?;
+        let lease = Lease::new(place, mark, fence);
+        Some((waiter.answer, lease))
     }
 
     /// One that waits here asks the server by itself, in its own terms.
@@ -356,9 +369,7 @@ impl Rooms {
     /// Takes a waiter off the books.
     fn forget(&mut self, id: u64) -> Option<Waiter> {
         let waiter = self.waiting.remove(id)?;
-        if let Ok(at) = self.ends.binary_search(&(waiter.give_up, id)) {
-            self.ends.remove(at);
-        }
+        self.ends.remove(waiter.give_up, id);
         self.overdue.remove(&id);
         self.tries.remove(&id);
         Some(waiter)
@@ -405,7 +416,7 @@ impl Rooms {
         let slot = self.permits.put(now, lease, least);
         self.looked = Instant::from_nanos(0);
         match wanted {
-            Some(id) => self.give(slot, id, &mut effects),
+            Some(id) => effects.give(self.give(slot, id)),
             None if self.may_idle() => self.rest(now, slot),
             None => self.end(slot, None, &mut effects),
         }
@@ -551,7 +562,7 @@ impl Rooms {
             && self.may_be_used(now, slot)
         {
             self.tally.reused += 1;
-            self.give(slot, id, &mut effects);
+            effects.give(self.give(slot, id));
         }
         effects
     }

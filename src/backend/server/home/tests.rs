@@ -89,8 +89,15 @@ impl Place for House {
     fn release(&self, token: Token, answer: Option<oneshot::Sender<ReleaseAnswer>>) {
         let (now, mark) = (self.now(), token.parts().0);
         let mut rooms = self.rooms();
-        if answer.is_none() && rooms.rest_again(now, mark) {
-            return;
+        if answer.is_none() {
+            if rooms.rest_again(now, mark) {
+                return;
+            }
+            if let Some((answer, lease)) = rooms.pass_on(now, mark) {
+                drop(rooms);
+                let _ = answer.send(Ok(lease));
+                return;
+            }
         }
         let (effects, _) = rooms.put_back(now, mark, answer);
         drop(rooms);
@@ -1106,6 +1113,23 @@ fn a_doubt_lasts_until_all_permits_have_been_asked_about() {
     assert!(house.enter(Wait::No).is_err(), "nothing is handed out");
     house.wait(1);
     assert_eq!(house.asks(), Some(64), "at once");
+}
+
+#[test]
+fn nothing_is_passed_on_while_the_server_may_have_lost_it() {
+    let house = House::new(LONG, 1);
+    house.arrives();
+    let used = house.holds();
+    let (_, mut waits) = house.waits();
+    house.turn();
+    house.rooms().doubt(house.now());
+    drop(used);
+    assert!(pends(&mut waits));
+
+    house.wait(1);
+    assert_eq!(house.asks(), Some(1), "at once");
+    house.answered(5, false);
+    drop(lease_of(&mut waits));
 }
 
 #[test]

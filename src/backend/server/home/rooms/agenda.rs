@@ -8,7 +8,7 @@ use crate::error::RefusalKind;
 use crate::time::Instant;
 
 /// How long a seeker that nobody here needs any more is left in the queue, for who comes next.
-const SURPLUS: Duration = Duration::from_millis(50);
+pub(super) const SURPLUS: Duration = Duration::from_millis(50);
 
 impl Rooms {
     /// Whether the agent is needed before it looks by itself.
@@ -76,8 +76,8 @@ impl Rooms {
         if let Some((_, since)) = self.permits.oldest_idle() {
             due = due.min(since.after(self.keep.linger));
         }
-        if let Some((end, _)) = self.ends.front() {
-            due = due.min(*end);
+        if let Some(end) = self.ends.first() {
+            due = due.min(end);
         }
         due = due.min(self.ask_at());
         if self.seeking + self.trying > 0 && self.waiting.is_empty() {
@@ -99,10 +99,7 @@ impl Rooms {
             self.tally.lingered += 1;
             self.end(slot, None, &mut effects);
         }
-        while let Some((end, id)) = self.ends.front().copied()
-            && end <= now
-        {
-            self.ends.pop_front();
+        while let Some(id) = self.ends.pop(now) {
             let open = if self.away {
                 self.tries.contains(&id)
             } else {

@@ -5,7 +5,7 @@ use std::time::Duration;
 use smallvec::SmallVec;
 use tokio::sync::oneshot;
 
-use super::{Answer, Waiter};
+use super::{Answer, Given, Waiter};
 use crate::backend::{ReleaseAnswer, Terms};
 use crate::error::{LockError, Refusal};
 use crate::lease::{Lease, Release};
@@ -72,6 +72,11 @@ impl Effects {
         if let Some((answer, release)) = self.released {
             let _ = answer.send(Ok(release));
         }
+    }
+
+    pub(super) fn give(&mut self, given: Option<Given>) {
+        let given = given.map(|(answer, lease)| (answer, Ok(lease)));
+        self.told.extend(given);
     }
 
     pub(super) fn refuse(&mut self, waiter: Waiter, refusal: Refusal) {
