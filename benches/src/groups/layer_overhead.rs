@@ -31,7 +31,7 @@ pub(crate) const ROLE: Role = Role {
     play: serve,
 };
 
-const ROUNDS: usize = 21;
+const ROUNDS: usize = 41;
 const SLICE: Duration = Duration::from_millis(180);
 /// What each slice begins with, uncounted: what is kept for the next request has been given back since
 /// the slice before.
@@ -281,7 +281,9 @@ fn serve(task: &str, all_ready: &mut dyn FnMut()) -> String {
 
 /// The handler behind no layer, and behind each of those that are compared.
 fn routes(path: &str, handler: &MethodRouter, [memory, server]: &[Portcullis; 2]) -> Router {
-    use tower::limit::ConcurrencyLimitLayer as Towers;
+    // Of tower's two the one whose limit is of all connections, as ours: the other is made anew for each,
+    // and there would never bind.
+    use tower::limit::GlobalConcurrencyLimitLayer as Towers;
 
     let [many, few] = [MANY, FEW].map(|limit| Towers::new(limit as usize));
     let behind = [
