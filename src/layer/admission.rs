@@ -431,6 +431,7 @@ enum Step<S: Service<Req>, Req> {
 
 impl<S: Service<Req>, Req> Step<S, Req> {
     /// Hands `request` to `ready`, with the lease to be seen in it.
+    #[inline]
     fn work(
         admission: &Admission,
         entry: Entry,
@@ -511,6 +512,7 @@ impl<S: Service<Req> + Clone, Req> Step<S, Req> {
 impl<S: Service<Req> + Clone, Req> Passage<S, Req> {
     /// Sends `request` on its way to `ready`, the service that was polled ready; `begun` is what
     /// [`begin`](Admission::begin) gave for it.
+    #[inline]
     pub(super) fn new(
         admission: &Arc<Admission>,
         begun: Begun,

@@ -35,6 +35,7 @@ pub struct ResponseFuture<S: Service<Req>, Req, P> {
 }
 
 impl<S: Service<Req> + Clone, Req, P> ResponseFuture<S, Req, P> {
+    #[inline]
     pub(super) fn new(
         admission: &Arc<Admission>,
         begun: Begun,
