@@ -166,7 +166,10 @@ impl Refusal {
         self.quotas.as_deref()
     }
 
-    /// How many others waited in front, as far as the server last said.
+    /// How many others waited in front, as far as the server last said. With
+    /// [`keep_permits`](crate::Semaphore::keep_permits) or
+    /// [`local_handoffs`](crate::Mutex::local_handoffs) it is how many waited in this process, where
+    /// that has told without the server, and `None` if the wait ran out here.
     #[must_use]
     pub const fn position(&self) -> Option<u64> {
         self.position

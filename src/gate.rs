@@ -463,7 +463,8 @@ macro_rules! gate_settings {
         }
 
         /// Sets how many may wait at one key before newcomers are refused: 10,000 by default, over
-        /// all processes.
+        /// all processes. With [`keep_permits`](crate::Semaphore::keep_permits) or
+        /// [`local_handoffs`](crate::Mutex::local_handoffs) those who wait in this process.
         #[must_use]
         pub fn max_waiters(self, max_waiters: u32) -> Self {
             Self {

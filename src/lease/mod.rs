@@ -235,7 +235,8 @@ impl Future for Releasing {
 /// letter.
 macro_rules! guard_methods {
     () => {
-        /// A number that rises with every grant of this key, for the protected resource to compare.
+        /// A number that rises with every grant of this key, for the protected resource to compare; 0
+        /// for a permit of a semaphore that [keeps permits](crate::Semaphore::keep_permits).
         #[must_use]
         pub fn fencing_token(&self) -> crate::FencingToken {
             self.lease.fencing_token()
@@ -337,7 +338,8 @@ impl LeaseView {
         }
     }
 
-    /// A number that rises with every grant of this key, for the protected resource to compare.
+    /// A number that rises with every grant of this key, for the protected resource to compare; 0
+    /// for a permit of a semaphore that [keeps permits](crate::Semaphore::keep_permits).
     #[must_use]
     pub fn fencing_token(&self) -> FencingToken {
         self.state.fencing_token()

@@ -76,7 +76,8 @@ impl Mutex {
     /// Waits until the lock is free and takes it. Renewed until the guard is dropped, unless
     /// [`lease`](Self::lease) says otherwise.
     ///
-    /// Served first come, first served over all processes, for up to [`max_wait`](Self::max_wait).
+    /// Served first come, first served over all processes, for up to [`max_wait`](Self::max_wait);
+    /// [`local_handoffs`](Self::local_handoffs) trade some of that order.
     ///
     /// # Errors
     ///
@@ -121,7 +122,8 @@ impl Mutex {
     /// in front of it. Fencing tokens rise as ever: each grant sets some aside for those it is passed
     /// on to. Nobody who does not wait gets the lock without the server, and it is never kept.
     /// [`max_waiters`](Self::max_waiters) counts those who wait in this process, which has one place in
-    /// the server's queue for all of them.
+    /// the server's queue for all of them, and so does a refusal's
+    /// [`position`](crate::Refusal::position).
     ///
     /// In memory it changes nothing.
     ///

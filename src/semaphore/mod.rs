@@ -84,7 +84,8 @@ impl Semaphore {
     /// Waits for one permit and takes it. Renewed until the permit is dropped, unless
     /// [`lease`](Self::lease) says otherwise.
     ///
-    /// Served first come, first served over all processes, for up to [`max_wait`](Self::max_wait).
+    /// Served first come, first served over all processes, for up to [`max_wait`](Self::max_wait);
+    /// [`keep_permits`](Self::keep_permits) trades some of that order.
     ///
     /// # Errors
     ///
@@ -160,8 +161,9 @@ impl Semaphore {
     /// - **Crashes**: what a process keeps idle when it dies is missing for the rest of its TTL.
     /// - **A server that loses its data**: what was kept counts for up to 50 ms longer, so there may be
     ///   more inside for that time than the limit says.
-    /// - **max_waiters** counts those who wait in this process, and the server those of them that it
-    ///   has been asked for, which are no more than the limit.
+    /// - **max_waiters** counts those who wait in this process, and so does a refusal's
+    ///   [`position`](crate::Refusal::position). Of them the server counts those that it has been asked
+    ///   for, which are no more than the limit.
     ///
     /// A process asks every 50 ms, for each semaphore of which it keeps permits, whether others wait:
     /// that is what a recall costs that was lost. So it is for busy gates, not for thousands of keys.

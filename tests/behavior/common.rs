@@ -125,7 +125,12 @@ pub(crate) fn queue<G: Gate>(gate: &G) -> JoinHandle<Result<G::Guard, LockError>
 
 /// Waits until a task of [`queue`] has its turn, promptly.
 pub(crate) async fn served<T>(task: JoinHandle<Result<T, LockError>>) -> T {
-    let result = promptly("its turn comes", task)
+    served_within(PROMPT, task).await
+}
+
+/// The same where it takes more than that.
+pub(crate) async fn served_within<T>(limit: Duration, task: JoinHandle<Result<T, LockError>>) -> T {
+    let result = within(limit, "its turn comes", task)
         .await
         .expect("the task does not panic");
     result.expect("its turn comes")

@@ -2,11 +2,13 @@
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use portcullis::LostReason;
+use portcullis::{LockError, LostReason, Mutex, MutexGuard, SemaphorePermit};
 use tokio::runtime::Runtime;
+use tokio::task::JoinHandle;
 
 use crate::common::{
-    LIMIT, LONG, PROMPT, give_back, promptly, queue, served, take, until_waiting, waiting, within,
+    LIMIT, LONG, PROMPT, give_back, promptly, queue, served, served_within, take, until_waiting,
+    waiting, within,
 };
 use crate::leftovers::ask;
 use crate::rig::{Rig, ServerRig};
@@ -42,23 +44,46 @@ async fn jump(rig: &ServerRig, clock: &FakeClock, ahead: i64) {
     .await;
 }
 
+/// A mutex and a semaphore that one handle holds and another waits for.
+struct Contested {
+    /// The holder's.
+    lock: Mutex,
+    /// The other's, which tells how many wait.
+    seen: Mutex,
+    held: (MutexGuard, SemaphorePermit),
+    next: (Turn<MutexGuard>, Turn<SemaphorePermit>),
+}
+
+type Turn<T> = JoinHandle<Result<T, LockError>>;
+
+async fn contested(rig: &ServerRig) -> Contested {
+    let (ours, theirs) = (rig.handle(), rig.handle());
+    let (lock, other) = (mutex(&ours, SOON), mutex(&theirs, SOON));
+    let permits = [&ours, &theirs].map(|handle| semaphore(handle, 1, SOON));
+    let seen = plain_mutex(&theirs, SOON);
+    let held = (take(&lock).await, take(&permits[0]).await);
+    let next = (queue(&other), queue(&permits[1]));
+    until_waiting(&seen, 1).await;
+    until_waiting(&plain_semaphore(&theirs, 1, SOON), 1).await;
+    Contested {
+        lock,
+        seen,
+        held,
+        next,
+    }
+}
+
 /// Fault 30; M3, M4: the lease is over by the server's clock, and its holder can't know yet. What is
 /// written by it is refused.
 #[tokio::test]
 #[ignore = "needs libfaketime: `scripts/test --faults`"]
 async fn a_clock_that_jumps_ahead_ends_leases_early_and_fences_tell_who_is_late() {
     let (rig, clock) = start_by_a_clock();
-    let theirs = rig.handle();
-    let (a, b) = (mutex(&rig.handle(), SOON), mutex(&theirs, SOON));
-    let permits = [&rig.handle(), &theirs].map(|handle| semaphore(handle, 1, SOON));
-    let seen = (
-        plain_mutex(&theirs, SOON),
-        plain_semaphore(&theirs, 1, SOON),
-    );
-    let (guard, permit) = (take(&a).await, take(&permits[0]).await);
-    let (next, next_permit) = (queue(&b), queue(&permits[1]));
-    until_waiting(&seen.0, 1).await;
-    until_waiting(&seen.1, 1).await;
+    let Contested {
+        held: (guard, permit),
+        next: (next, next_permit),
+        ..
+    } = contested(&rig).await;
     let lost = tokio::spawn({
         let (lost, also) = (guard.lost(), permit.lost());
         async move { (lost.await, also.await) }
@@ -96,17 +121,12 @@ async fn a_clock_that_jumps_ahead_ends_leases_early_and_fences_tell_who_is_late(
 #[ignore = "needs libfaketime: `scripts/test --faults`"]
 async fn a_clock_that_is_set_back_costs_the_living_nothing() {
     let (rig, clock) = start_by_a_clock();
-    let theirs = rig.handle();
-    let (a, b) = (mutex(&rig.handle(), SOON), mutex(&theirs, SOON));
-    let permits = [&rig.handle(), &theirs].map(|handle| semaphore(handle, 1, SOON));
-    let seen = (
-        plain_mutex(&theirs, SOON),
-        plain_semaphore(&theirs, 1, SOON),
-    );
-    let (guard, permit) = (take(&a).await, take(&permits[0]).await);
-    let (next, next_permit) = (queue(&b), queue(&permits[1]));
-    until_waiting(&seen.0, 1).await;
-    until_waiting(&seen.1, 1).await;
+    let Contested {
+        lock,
+        seen,
+        held: (guard, permit),
+        next: (next, next_permit),
+    } = contested(&rig).await;
     jump(&rig, &clock, -HOUR).await;
     throughout(2 * SOON, "they are held", || {
         guard.is_held() && permit.is_held() && !next.is_finished() && !next_permit.is_finished()
@@ -124,8 +144,8 @@ async fn a_clock_that_is_set_back_costs_the_living_nothing() {
     })
     .await;
     // A wait that begins now is served as any other.
-    let last = queue(&a);
-    until_waiting(&seen.0, 1).await;
+    let last = queue(&lock);
+    until_waiting(&seen, 1).await;
     let fence = next.fencing_token();
     give_back(next).await;
     give_back(next_permit).await;
@@ -188,8 +208,7 @@ async fn a_clock_that_is_set_back_keeps_what_dead_holders_left_until_it_has_caug
     let next = queue(&mutex(&rig.handle(), SOON));
     until_waiting(&mutex(&rig.handle(), SOON), 1).await;
     jump(&rig, &clock, 0).await;
-    let next = within(2 * CLAIM + SOON, "its turn comes", next).await;
-    let next = next.expect("no panic").expect("its turn comes");
+    let next = served_within(2 * CLAIM + SOON, next).await;
     assert!(next.fencing_token() > guard.fencing_token());
     give_back(next).await;
     drop(guard);
@@ -261,8 +280,7 @@ async fn a_clients_wall_clock_may_jump_as_it_likes() {
         assert!(!next.is_finished());
     }
     drop(other);
-    let next = within(TTL + 2 * CLAIM, "its turn comes", next).await;
-    give_back(next.expect("no panic").expect("its turn comes")).await;
+    give_back(served_within(TTL + 2 * CLAIM, next).await).await;
     let settled = async { rig.settled().await };
     within(LIMIT, "nothing is left", settled).await;
 }

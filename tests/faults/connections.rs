@@ -6,7 +6,8 @@ use std::time::Duration;
 use portcullis::{BackendErrorKind, LostReason, Mutex, Portcullis};
 
 use crate::common::{
-    LIMIT, LONG, PROMPT, failure, give_back, promptly, queue, served, take, until_waiting, within,
+    LIMIT, LONG, PROMPT, failure, give_back, promptly, queue, served, served_within, take,
+    until_waiting, within,
 };
 use crate::leftovers::ask;
 use crate::rig::{Rig, ServerRig};
@@ -43,8 +44,7 @@ async fn connections_that_are_half_open_are_replaced_and_cost_no_lease() {
     }
     assert!(!waiter.is_finished());
     give_back(guard).await;
-    let waiter = within(2 * CLAIM, "its turn comes", waiter).await;
-    give_back(waiter.expect("no panic").expect("its turn comes")).await;
+    give_back(served_within(2 * CLAIM, waiter).await).await;
     rig.settled().await;
 }
 
@@ -59,10 +59,9 @@ async fn a_lease_over_half_open_connections_ends_before_another_begins() {
     let next = queue(&mutex(&rig.handle(), TTL));
     until_waiting(&mutex(&rig.handle(), TTL), 1).await;
     proxy.set(Mode::HalfOpen);
-    let next = within(TTL + 2 * CLAIM, "its turn comes", next).await;
+    let next = served_within(TTL + 2 * CLAIM, next).await;
     // Looked at first: whatever comes later on a busy machine, this was over by then.
     assert!(!guard.is_held());
-    let next = next.expect("no panic").expect("its turn comes");
     let reason = promptly("told", lost).await.expect("no panic");
     assert_eq!(reason, LostReason::Expired);
     assert!(next.fencing_token() > guard.fencing_token());

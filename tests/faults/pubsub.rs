@@ -3,7 +3,9 @@
 
 use tokio::task::JoinSet;
 
-use crate::common::{LIMIT, LONG, PROMPT, give_back, queue, until_waiting, visit, within};
+use crate::common::{
+    LIMIT, LONG, PROMPT, give_back, queue, served, served_within, until_waiting, visit, within,
+};
 use crate::rig::{Rig, ServerRig};
 use crate::support::{Flow, History, Mode, Proxy, wait_for};
 use crate::{CLAIM, UNHEARD, inboxes, keeps, mutex, plain_mutex, through};
@@ -110,14 +112,12 @@ async fn a_slow_reader_is_cut_off_by_the_server_and_listens_again() {
     })
     .await;
     give_back(guard).await;
-    let next = within(2 * CLAIM, "it is served", next).await;
-    give_back(next.expect("no panic").expect("its turn comes")).await;
+    give_back(served_within(2 * CLAIM, next).await).await;
     // And the next one by a push again.
     let guard = theirs.try_lock().await.expect("it is free");
     let next = queue(&ours);
     until_waiting(&theirs, 1).await;
     give_back(guard).await;
-    let next = within(PROMPT, "it is served", next).await;
-    give_back(next.expect("no panic").expect("its turn comes")).await;
+    give_back(served(next).await).await;
     rig.settled().await;
 }

@@ -6,7 +6,8 @@ use portcullis::{LostReason, Release};
 use tokio::time::sleep;
 
 use crate::common::{
-    LIMIT, LONG, give_back, promptly, queue, served, take, until_waiting, waiting, within,
+    LIMIT, LONG, give_back, promptly, queue, served, served_within, take, until_waiting, waiting,
+    within,
 };
 use crate::rig::{Rig, ServerRig};
 use crate::support::{History, Mode, Proxy, wait_for};
@@ -114,8 +115,7 @@ async fn a_waiter_whose_answer_was_lost_keeps_its_place() {
         }
         rounds += 1;
         give_back(guard).await;
-        let early = within(LIMIT, "its turn comes", early).await;
-        let early = early.expect("no panic").expect("its turn comes");
+        let early = served_within(LIMIT, early).await;
         assert!(!late.is_finished(), "nobody has overtaken it");
         let fence = early.fencing_token();
         give_back(early).await;
@@ -195,8 +195,7 @@ async fn renewals_that_are_not_answered_lengthen_nothing_for_the_holder() {
     assert!(!guard.is_held());
     // Each renewal has run, and each lengthened it on the server: still nobody else is let in
     // before that has ended.
-    let next = within(LIMIT, "its turn comes", next).await;
-    let next = next.expect("no panic").expect("its turn comes");
+    let next = served_within(LIMIT, next).await;
     assert!(History::now() > told);
     assert!(next.fencing_token() > guard.fencing_token());
     proxy.set(Mode::Pass);

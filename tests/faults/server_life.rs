@@ -6,7 +6,7 @@ use portcullis::{BackendErrorKind, LostReason};
 use redis::Value;
 
 use crate::common::{
-    LIMIT, LONG, failure, give_back, promptly, queue, take, until_waiting, within,
+    LIMIT, LONG, failure, give_back, promptly, queue, served_within, take, until_waiting, within,
 };
 use crate::leftovers::ask;
 use crate::rig::{Rig, ServerRig};
@@ -79,8 +79,7 @@ async fn a_pause_longer_than_the_ttl_ends_leases_on_time() {
         // Half a second is for the machine.
         assert!(paused.elapsed() < TTL + TTL / 2, "{:?}", paused.elapsed());
         assert!(!guard.is_held());
-        let next = within(LIMIT, "its turn comes", next).await;
-        let next = next.expect("no panic").expect("its turn comes");
+        let next = served_within(LIMIT, next).await;
         assert!(paused.elapsed() > Duration::from_millis(2_900), "{what}");
         assert!(next.fencing_token() > guard.fencing_token());
         drop(guard);
@@ -130,8 +129,7 @@ async fn a_server_that_is_loading_is_waited_for() {
     // Neither the lease nor the place was lost.
     assert!(guard.is_held() && !waiter.is_finished());
     give_back(guard).await;
-    let waiter = within(2 * CLAIM, "its turn comes", waiter).await;
-    give_back(waiter.expect("no panic").expect("its turn comes")).await;
+    give_back(served_within(2 * CLAIM, waiter).await).await;
     rig.server.command(&["FLUSHALL"]).await;
     wait_for("all is settled", LIMIT, async || {
         rig.server.keys_with("suite:").await.is_empty()

@@ -6,8 +6,8 @@ use std::time::Duration;
 use portcullis::{BackendErrorKind, LostReason};
 
 use crate::common::{
-    LIMIT, LONG, failure, give_back, promptly, queue, refusal, served, take, until_waiting,
-    waiting, within,
+    LIMIT, LONG, failure, give_back, promptly, queue, refusal, served, served_within, take,
+    until_waiting, waiting, within,
 };
 use crate::leftovers::ask;
 use crate::rig::{Rig, ServerRig};
@@ -79,10 +79,10 @@ async fn a_lock_that_a_later_release_wrote_is_never_a_second_one() {
     let newcomer = refusal(a.try_lock().await);
     assert_eq!(newcomer.kind(), portcullis::RefusalKind::Busy);
     // Its lease ends like any other.
-    let next = within(LIMIT, "its turn comes", next).await;
+    let next = served_within(LIMIT, next).await;
     let left: String = ask(&mut connection, &["GET", &main]);
     assert!(!left.ends_with("shared 7"), "{left}");
-    give_back(next.expect("no panic").expect("its turn comes")).await;
+    give_back(next).await;
     rig.settled().await;
 }
 
@@ -126,8 +126,7 @@ async fn permits_that_a_later_release_recorded_stay_taken() {
     ask::<i64>(&mut connection, &["HSET", &key, "S", "1"]);
     ask::<i64>(&mut connection, &["HDEL", &key, token]);
     ask::<i64>(&mut connection, &["ZREM", &main, token]);
-    let next = within(LIMIT, "its turn comes", next).await;
-    let next = next.expect("no panic").expect("its turn comes");
+    let next = served_within(LIMIT, next).await;
     let busy = refusal(b.try_acquire().await);
     assert_eq!(busy.kind(), portcullis::RefusalKind::Busy);
     give_back(next).await;

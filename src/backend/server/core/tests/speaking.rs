@@ -29,6 +29,29 @@ fn an_inbox_confirmed_while_an_acquire_is_under_way_leads_to_another_one() {
 }
 
 #[test]
+fn a_ticket_is_offered_as_it_was_told_whatever_answers_are_lost() {
+    let mut desk = Desk::new();
+    let minute = Duration::from_secs(60);
+    let (_, mut answer) = desk.acquire(Desk::request(Wait::AtMost(minute), 10_000));
+    for _ in 0..3 {
+        let call = desk.call();
+        assert_eq!(ask(&call).ticket, 0, "nobody has told it of a place");
+        desk.fail(call, Failure::Unknown(None));
+        desk.pass(200);
+    }
+    let call = desk.call();
+    desk.queued(call, 5, 5, 5000);
+    desk.pass(3000);
+    for _ in 0..3 {
+        let call = desk.call();
+        assert_eq!(ask(&call).ticket, 5);
+        desk.fail(call, Failure::Unknown(None));
+        desk.pass(200);
+    }
+    assert!(is_open(&mut answer));
+}
+
+#[test]
 fn without_an_inbox_the_first_waiter_asks_for_all() {
     let mut desk = Desk::new();
     desk.core.inbox_changed(desk.now(), false);
