@@ -8,7 +8,7 @@ use tokio::task::JoinSet;
 use tokio::time::sleep;
 
 use super::Home;
-use super::rooms::Start;
+use super::rooms::Seeker;
 use crate::backend::server::core::Command;
 use crate::error::LockError;
 use crate::lease::Lease;
@@ -28,14 +28,18 @@ pub(super) async fn attend(home: Arc<Home>) {
     let mut seekers = JoinSet::new();
     loop {
         let now = Instant::now();
-        let (turn, effects) = home.rooms().turn(now);
+        let (mut turn, effects) = home.rooms().turn(now);
         effects.run();
         if turn.stop {
             // Dropped, each of them is cancelled.
             seekers = JoinSet::new();
+            turn.started.clear();
+        }
+        for seeker in turn.started {
+            seekers.spawn(find(seeker));
         }
         for start in turn.start {
-            seekers.spawn(seek(Arc::clone(&home), start, now));
+            seekers.spawn(find(home.seek(start, now)));
         }
         if let Some(tokens) = turn.question {
             home.tell(Command::Recheck {
@@ -58,13 +62,12 @@ pub(super) async fn attend(home: Arc<Home>) {
     }
 }
 
-async fn seek(home: Arc<Home>, start: Start, started: Instant) -> Found {
-    let result = home.seek(&start.terms).await;
+async fn find(seeker: Seeker) -> Found {
     Found {
-        tries: start.tries,
-        started,
-        least: start.terms.claim() / 2,
-        result,
+        tries: seeker.start.tries,
+        started: seeker.started,
+        least: seeker.start.terms.claim() / 2,
+        result: seeker.acquire.await,
     }
 }
 

@@ -19,7 +19,7 @@ use std::time::Duration;
 
 use tokio::sync::oneshot;
 
-pub(super) use self::effects::{Effects, Entry, Rouse, Start, Turn};
+pub(super) use self::effects::{Effects, Entry, Rouse, Seeker, Start, Turn};
 use super::others::{Others, QUESTION};
 use super::permits::{Permit, Permits};
 use crate::backend::queue::Queue;
@@ -90,6 +90,10 @@ pub(super) struct Rooms {
     trying: u32,
     /// How many acquires are under way for whoever is first here.
     seeking: u32,
+    /// Those that the agent has not taken over yet.
+    started: Vec<Seeker>,
+    /// Rises when all that are under way are given up.
+    generation: u32,
     /// Whether the server has said of them that they have to wait.
     queued: bool,
     /// Since when there are more of them than anybody needs.
@@ -138,6 +142,8 @@ impl Rooms {
             untried: Vec::new(),
             trying: 0,
             seeking: 0,
+            started: Vec::new(),
+            generation: 0,
             queued: false,
             surplus: None,
             others: Others::new(),
@@ -277,6 +283,8 @@ impl Rooms {
             && (wanted.is_some() && self.doubted.is_none() || self.may_idle());
         if !stays {
             self.end(slot, answer, &mut effects);
+            // By the agent it would be too late for one call with the end.
+            effects.start = self.seekers(now);
             return (effects, self.rouse(now));
         }
         effects.released = answer.map(|answer| (answer, Release::Released));

@@ -10,9 +10,12 @@ use proptest::prelude::*;
 use tokio::sync::oneshot;
 use tokio::sync::oneshot::error::TryRecvError;
 
-use super::rooms::{Entry, Rooms};
+use super::rooms::{Entry, Rooms, Seeker};
+use super::{Command, Homes};
+use crate::backend::errand::Errand;
 use crate::backend::{Acquire, Keep, Place, ReleaseAnswer, Terms, Wait};
 use crate::error::{BackendError, BackendErrorKind, LockError, Refusal, RefusalKind};
+use crate::key::{Kind, Prefix, Resource};
 use crate::lease::{Lease, LeaseMode, LeaseState, LostReason, Release};
 use crate::time::{Clock, Delay, Instant, Ttl};
 use crate::token::{FencingToken, Token};
@@ -92,9 +95,19 @@ impl Place for House {
         if answer.is_none() && rooms.rest_again(now, mark) {
             return;
         }
-        let (effects, _) = rooms.put_back(now, mark, answer);
+        let (mut effects, _) = rooms.put_back(now, mark, answer);
         drop(rooms);
+        let start = std::mem::take(&mut effects.start);
         effects.run();
+        let begin = |start| Seeker {
+            start,
+            started: now,
+            acquire: Acquire::Ended,
+        };
+        let late = self
+            .rooms()
+            .take_over(start.into_iter().map(begin).collect());
+        assert!(late.is_empty(), "nothing was given up meanwhile");
     }
 
     fn state(&self, token: Token, fence: FencingToken) -> Arc<LeaseState> {
@@ -218,11 +231,11 @@ impl House {
         effects.run();
     }
 
-    /// The agent looks; gives how many acquires it starts.
+    /// The agent looks; gives how many acquires it starts, or were started since it has last looked.
     fn turn(&self) -> usize {
         let (turn, effects) = self.rooms().turn(self.now());
         effects.run();
-        turn.start.len()
+        turn.start.len() + turn.started.len()
     }
 
     fn ended(&self) -> usize {
@@ -350,6 +363,120 @@ fn while_others_wait_a_permit_passes_for_no_longer_than_its_turn() {
     house.wait(19);
     drop(used);
     drop(lease_of(&mut third));
+}
+
+/// A home whose only permit is in use, and whose turn is over: two wait here, and others elsewhere.
+fn at_the_end_of_a_turn() -> (Arc<House>, Lease) {
+    let house = House::new(Keep { passes: 0, ..KEEP }, 1);
+    let (_, mut first) = house.waits();
+    let _waiting = [house.waits(), house.waits()];
+    assert_eq!(house.turn(), 1);
+    house.arrives();
+    house.told(5, true);
+    (house, lease_of(&mut first))
+}
+
+#[test]
+fn the_next_permit_is_sought_where_one_is_given_back_that_others_want() {
+    let (house, used) = at_the_end_of_a_turn();
+    let mark = used.state().token().parts().0;
+    let (mut effects, _) = house.rooms().put_back(house.now(), mark, None);
+    let start = std::mem::take(&mut effects.start);
+    effects.run();
+    assert_eq!((house.ended(), start.len()), (1, 1));
+    assert_eq!(
+        (start[0].terms.wait, start[0].tries),
+        (Wait::Unbounded, None)
+    );
+    assert_eq!(house.turn(), 0, "it is under way");
+}
+
+#[test]
+fn where_nobody_waits_here_the_end_of_a_turn_seeks_nothing() {
+    let house = House::new(KEEP, 1);
+    let (_, mut first) = house.waits();
+    house.turn();
+    house.arrives();
+    house.told(5, true);
+    drop(lease_of(&mut first));
+    assert_eq!((house.ended(), house.turn()), (1, 0));
+}
+
+#[test]
+fn while_the_server_is_away_the_end_of_a_turn_seeks_nothing() {
+    let (house, used) = at_the_end_of_a_turn();
+    let away = BackendError::new(BackendErrorKind::Unreachable, "away", None);
+    house.rooms().away(house.now(), &away);
+    drop(used);
+    assert_eq!((house.ended(), house.turn()), (1, 0));
+    house.wait(1000);
+    assert_eq!(house.turn(), 1);
+}
+
+#[test]
+fn what_is_started_as_all_are_given_up_is_given_up_with_them() {
+    let (house, used) = at_the_end_of_a_turn();
+    let mark = used.state().token().parts().0;
+    let (mut effects, _) = house.rooms().put_back(house.now(), mark, None);
+    let start = std::mem::take(&mut effects.start);
+    effects.run();
+    let effects = house.rooms().close();
+    effects.run();
+    house.turn();
+    let begin = |start| Seeker {
+        start,
+        started: house.now(),
+        acquire: Acquire::Ended,
+    };
+    let late = house
+        .rooms()
+        .take_over(start.into_iter().map(begin).collect());
+    assert_eq!((late.len(), house.turn()), (1, 0));
+}
+
+#[test]
+fn what_ends_and_what_is_sought_for_it_reach_the_background_thread_side_by_side() {
+    let (homes, _attended) = Homes::new();
+    let (commands, mut asked) = tokio::sync::mpsc::unbounded_channel();
+    let prefix = Prefix::new("t").expect("a plain prefix");
+    let resource = Resource::named(&prefix, Kind::Semaphore, &"gate".into(), None);
+    let keep = Keep { passes: 0, ..KEEP };
+    let home = homes.of(resource, keep, 1, &commands);
+    let place: Arc<dyn Place> = Arc::<super::Home>::clone(&home);
+    let terms = Terms {
+        limit: 1,
+        ..terms(Wait::Unbounded)
+    };
+    let first = home.acquire(&place, &terms);
+    let second = home.acquire(&place, &terms);
+    let now = Instant::now();
+    let (turn, effects) = home.rooms().turn(now);
+    effects.run();
+    assert_eq!(turn.start.len(), 1);
+    let (token, fence) = (Token::of(1), FencingToken::new(1));
+    let deadline = now.after(Duration::from_secs(10));
+    let state = LeaseState::new(Clock::System, token, fence, deadline);
+    let lease = Lease::shared(Arc::clone(&home.seat), state);
+    let least = Duration::from_secs(5);
+    let effects = home.rooms().arrived(now, lease, None, least);
+    effects.run();
+    let effects = home.rooms().told(now, 5, true);
+    effects.run();
+    let used = first.now_or_never().expect("it is its turn");
+    assert!(asked.try_recv().is_err());
+    drop(used.expect("it holds"));
+    let mut next = || asked.try_recv().expect("something is asked");
+    assert!(matches!(next(), Command::Errand(Errand::Acquire { .. })));
+    assert!(
+        matches!(next(), Command::Errand(Errand::Release { token: ended, .. }) if ended == token)
+    );
+    // The agent only waits for what comes of it; dropped, it is cancelled.
+    let (turn, effects) = home.rooms().turn(now);
+    effects.run();
+    assert_eq!((turn.start.len(), turn.started.len()), (0, 1));
+    drop(turn);
+    assert!(matches!(next(), Command::Errand(Errand::Cancel(_))));
+    drop(second);
 }
 
 #[test]
@@ -1457,6 +1584,11 @@ impl Attended {
         effects.run();
         if turn.stop || turn.rest.is_none() {
             self.under_way.clear();
+        }
+        if !turn.stop {
+            let started = turn.started.iter();
+            let started = started.map(|seeker| (seeker.start.tries, seeker.started));
+            self.under_way.extend(started);
         }
         let started = turn.start.iter().map(|start| (start.tries, now));
         self.under_way.extend(started);

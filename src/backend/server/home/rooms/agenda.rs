@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{Effects, Permit, QUESTION, Rooms, Rouse, Start, Turn};
+use super::{Effects, Permit, QUESTION, Rooms, Rouse, Seeker, Start, Turn};
 use crate::backend::{Terms, Wait};
 use crate::error::RefusalKind;
 use crate::time::Instant;
@@ -89,6 +89,7 @@ impl Rooms {
     /// All that is due, and when to look again.
     pub(in crate::backend::server::home) fn turn(&mut self, now: Instant) -> (Turn, Effects) {
         let (mut turn, mut effects) = (Turn::default(), Effects::default());
+        turn.started = std::mem::take(&mut self.started);
         self.sweep(&mut effects);
         while let Some((slot, since)) = self.permits.oldest_idle() {
             let old = now >= since.after(self.keep.linger);
@@ -148,6 +149,43 @@ impl Rooms {
         (turn, effects)
     }
 
+    /// What is missing for those who wait, under way from here on.
+    pub(super) fn seekers(&mut self, now: Instant) -> Vec<Start> {
+        let missing = self.missing();
+        let Some((_, first)) = self.first_sought() else {
+            return Vec::new();
+        };
+        if missing == 0 || now < self.retry_at {
+            return Vec::new();
+        }
+        // Whoever comes next goes on where one who leaves stood, and hopes for what it likes.
+        let terms = Terms {
+            wait: Wait::Unbounded,
+            bridge: None,
+            kept: self.keep.told(),
+            ..first.terms
+        };
+        let start = Start {
+            terms,
+            tries: None,
+            generation: self.generation,
+        };
+        self.seeking += missing;
+        vec![start; missing as usize]
+    }
+
+    /// Takes over what was started outside of the agent's turns. Gives back what has been given up
+    /// meanwhile, to be dropped when the lock is free.
+    pub(in crate::backend::server::home) fn take_over(
+        &mut self,
+        seekers: Vec<Seeker>,
+    ) -> Vec<Seeker> {
+        let current = |seeker: &Seeker| seeker.start.generation == self.generation;
+        let (current, late) = seekers.into_iter().partition::<Vec<_>, _>(current);
+        self.started.extend(current);
+        late
+    }
+
     /// Lets as many acquires be under way as are needed.
     fn seek(&mut self, now: Instant, turn: &mut Turn) {
         let kept = self.keep.told();
@@ -158,31 +196,20 @@ impl Rooms {
                     ..waiter.own_terms(now)
                 };
                 let tries = Some(id);
-                turn.start.push(Start { terms, tries });
+                turn.start.push(Start {
+                    terms,
+                    tries,
+                    generation: self.generation,
+                });
                 self.trying += 1;
             }
         }
-        let missing = self.missing();
-        if missing > 0
-            && now >= self.retry_at
-            && let Some((_, first)) = self.first_sought()
-        {
-            // Whoever comes next goes on where one who leaves stood, and hopes for what it likes.
-            let terms = Terms {
-                wait: Wait::Unbounded,
-                bridge: None,
-                kept,
-                ..first.terms
-            };
-            let start = || Start { terms, tries: None };
-            turn.start
-                .extend(std::iter::repeat_with(start).take(missing as usize));
-            self.seeking += missing;
-        }
+        turn.start.extend(self.seekers(now));
         if self.seeking + self.trying == 0 || !self.waiting.is_empty() {
             self.surplus = None;
         } else if now >= self.surplus.get_or_insert(now).after(SURPLUS) || self.closed {
             turn.stop = true;
+            self.generation = self.generation.wrapping_add(1);
             self.seeking = 0;
             self.trying = 0;
             self.queued = false;
