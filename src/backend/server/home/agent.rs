@@ -8,7 +8,8 @@ use tokio::task::JoinSet;
 use tokio::time::sleep;
 
 use super::Home;
-use super::rooms::Seeker;
+use super::rooms::Start;
+use crate::backend::Acquire;
 use crate::backend::server::core::Command;
 use crate::error::LockError;
 use crate::lease::Lease;
@@ -28,18 +29,17 @@ pub(super) async fn attend(home: Arc<Home>) {
     let mut seekers = JoinSet::new();
     loop {
         let now = Instant::now();
-        let (mut turn, effects) = home.rooms().turn(now);
+        let (turn, effects) = home.rooms().turn(now);
         effects.run();
         if turn.stop {
             // Dropped, each of them is cancelled.
             seekers = JoinSet::new();
-            turn.started.clear();
         }
-        for seeker in turn.started {
-            seekers.spawn(find(seeker));
-        }
+        // Before the background thread does anything else: what ends and what is sought are found by it at
+        // once, and go to the server as one call.
         for start in turn.start {
-            seekers.spawn(find(home.seek(start, now)));
+            let acquire = home.seek(&start.terms);
+            seekers.spawn(find(start, now, acquire));
         }
         if let Some(tokens) = turn.question {
             home.tell(Command::Recheck {
@@ -62,12 +62,12 @@ pub(super) async fn attend(home: Arc<Home>) {
     }
 }
 
-async fn find(seeker: Seeker) -> Found {
+async fn find(start: Start, started: Instant, acquire: Acquire) -> Found {
     Found {
-        tries: seeker.start.tries,
-        started: seeker.started,
-        least: seeker.start.terms.claim() / 2,
-        result: seeker.acquire.await,
+        tries: start.tries,
+        started,
+        least: start.terms.claim() / 2,
+        result: acquire.await,
     }
 }
 

@@ -20,7 +20,7 @@ use std::time::Duration;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::sync::{Notify, oneshot};
 
-use self::rooms::{Effects, Entry, Rooms, Rouse, Seeker, Start};
+use self::rooms::{Effects, Entry, Rooms, Rouse};
 use super::Seat;
 use super::core::Command;
 use crate::backend::{Acquire, Keep, Kept, Place, ReleaseAnswer, Terms, Waiting};
@@ -186,12 +186,8 @@ impl Home {
     }
 
     /// Asks the server for a permit to keep.
-    fn seek(&self, start: Start, now: Instant) -> Seeker {
-        Seeker {
-            acquire: self.seat.acquire(&self.seat, &start.terms),
-            started: now,
-            start,
-        }
+    fn seek(&self, terms: &Terms) -> Acquire {
+        self.seat.acquire(&self.seat, terms)
     }
 
     fn hear(&self, now: Instant, news: &News) {
@@ -255,21 +251,10 @@ impl Home {
         mark: u64,
         answer: Option<oneshot::Sender<ReleaseAnswer>>,
     ) {
-        let (mut effects, rouse) = rooms.put_back(now, mark, answer);
+        let (effects, rouse) = rooms.put_back(now, mark, answer);
         drop(rooms);
         self.heed(rouse);
-        let start = std::mem::take(&mut effects.start);
-        let started: Vec<Seeker> = start
-            .into_iter()
-            .map(|start| self.seek(start, now))
-            .collect();
-        // Right behind: what the background thread finds of both at once, it sends as one call.
         effects.run();
-        if !started.is_empty() {
-            let late = self.rooms().take_over(started);
-            self.wake.notify_one();
-            drop(late);
-        }
     }
 
     /// A request that the home can't serve asks the server itself. What is kept here must not keep it
@@ -353,7 +338,7 @@ struct Beside {
 
 impl Place for Beside {
     fn acquire(&self, _myself: &Arc<dyn Place>, terms: &Terms) -> Acquire {
-        self.home.seat.acquire(&self.home.seat, terms)
+        self.home.seek(terms)
     }
 
     fn cancel(&self, token: Token) {

@@ -19,7 +19,7 @@ use std::time::Duration;
 
 use tokio::sync::oneshot;
 
-pub(super) use self::effects::{Effects, Entry, Rouse, Seeker, Start, Turn};
+pub(super) use self::effects::{Effects, Entry, Rouse, Start, Turn};
 use super::others::{Others, QUESTION};
 use super::permits::{Permit, Permits};
 use crate::backend::queue::Queue;
@@ -30,6 +30,9 @@ use crate::time::Instant;
 use crate::token::FencingToken;
 
 type Answer = oneshot::Sender<Result<Lease, LockError>>;
+
+/// A permit on its way to the server, and who is told how that went.
+type Leaving = (Lease, Option<oneshot::Sender<ReleaseAnswer>>);
 
 /// Somebody who waits here.
 #[derive(Debug)]
@@ -75,6 +78,8 @@ pub(super) struct Rooms {
     /// From when on one who does not wait may ask whether there are more.
     reach_at: Instant,
     permits: Permits,
+    /// What is to be given back with the agent's next turn.
+    leaving: Vec<Leaving>,
     waiting: Queue<Waiter>,
     /// In their order, which is nearly that in which they come: most wait for as long as the one before.
     ends: VecDeque<(Instant, u64)>,
@@ -90,10 +95,6 @@ pub(super) struct Rooms {
     trying: u32,
     /// How many acquires are under way for whoever is first here.
     seeking: u32,
-    /// Those that the agent has not taken over yet.
-    started: Vec<Seeker>,
-    /// Rises when all that are under way are given up.
-    generation: u32,
     /// Whether the server has said of them that they have to wait.
     queued: bool,
     /// Since when there are more of them than anybody needs.
@@ -135,6 +136,7 @@ impl Rooms {
             reach: limit,
             reach_at: Instant::from_nanos(0),
             permits: Permits::default(),
+            leaving: Vec::new(),
             waiting: Queue::default(),
             ends: VecDeque::new(),
             overdue: BTreeSet::new(),
@@ -142,8 +144,6 @@ impl Rooms {
             untried: Vec::new(),
             trying: 0,
             seeking: 0,
-            started: Vec::new(),
-            generation: 0,
             queued: false,
             surplus: None,
             others: Others::new(),
@@ -283,8 +283,10 @@ impl Rooms {
             && (wanted.is_some() && self.doubted.is_none() || self.may_idle());
         if !stays {
             self.end(slot, answer, &mut effects);
-            // By the agent it would be too late for one call with the end.
-            effects.start = self.seekers(now);
+            if self.seeks(now) {
+                // It leaves when the next is sought, so that both are one call.
+                self.leaving.extend(effects.ended.drain(..));
+            }
             return (effects, self.rouse(now));
         }
         effects.released = answer.map(|answer| (answer, Release::Released));
@@ -578,6 +580,7 @@ impl Rooms {
     pub(super) fn close(&mut self) -> Effects {
         self.closed = true;
         let mut effects = Effects::default();
+        effects.ended.extend(self.leaving.drain(..));
         while let Some((_, waiter)) = self.waiting.pop() {
             effects.refuse(waiter, Refusal::new(RefusalKind::ShuttingDown));
         }

@@ -10,8 +10,8 @@ use proptest::prelude::*;
 use tokio::sync::oneshot;
 use tokio::sync::oneshot::error::TryRecvError;
 
-use super::rooms::{Entry, Rooms, Seeker};
-use super::{Command, Homes};
+use super::rooms::{Entry, Rooms};
+use super::{Command, Homes, agent};
 use crate::backend::errand::Errand;
 use crate::backend::{Acquire, Keep, Place, ReleaseAnswer, Terms, Wait};
 use crate::error::{BackendError, BackendErrorKind, LockError, Refusal, RefusalKind};
@@ -95,19 +95,9 @@ impl Place for House {
         if answer.is_none() && rooms.rest_again(now, mark) {
             return;
         }
-        let (mut effects, _) = rooms.put_back(now, mark, answer);
+        let (effects, _) = rooms.put_back(now, mark, answer);
         drop(rooms);
-        let start = std::mem::take(&mut effects.start);
         effects.run();
-        let begin = |start| Seeker {
-            start,
-            started: now,
-            acquire: Acquire::Ended,
-        };
-        let late = self
-            .rooms()
-            .take_over(start.into_iter().map(begin).collect());
-        assert!(late.is_empty(), "nothing was given up meanwhile");
     }
 
     fn state(&self, token: Token, fence: FencingToken) -> Arc<LeaseState> {
@@ -231,11 +221,11 @@ impl House {
         effects.run();
     }
 
-    /// The agent looks; gives how many acquires it starts, or were started since it has last looked.
+    /// The agent looks; gives how many acquires it starts.
     fn turn(&self) -> usize {
         let (turn, effects) = self.rooms().turn(self.now());
         effects.run();
-        turn.start.len() + turn.started.len()
+        turn.start.len()
     }
 
     fn ended(&self) -> usize {
@@ -337,9 +327,9 @@ fn while_others_wait_a_permit_passes_so_many_times() {
     for (_, answer) in &mut waiting[..3] {
         drop(lease_of(answer));
     }
-    assert_eq!(house.ended(), 1, "the first use, and two passes");
     assert!(waiting[3..].iter_mut().all(|(_, answer)| pends(answer)));
     assert_eq!(house.turn(), 1, "another is sought");
+    assert_eq!(house.ended(), 1, "the first use, and two passes");
 }
 
 #[test]
@@ -353,10 +343,10 @@ fn while_others_wait_a_permit_passes_for_no_longer_than_its_turn() {
     house.told(5, true);
     house.wait(20);
     drop(used);
-    assert_eq!(house.ended(), 1);
     assert!(pends(&mut second));
-    // That of the next begins with its grant.
     house.turn();
+    assert_eq!(house.ended(), 1);
+    // That of the next begins with its grant.
     house.arrives();
     let used = lease_of(&mut second);
     let (_, mut third) = house.waits();
@@ -365,7 +355,7 @@ fn while_others_wait_a_permit_passes_for_no_longer_than_its_turn() {
     drop(lease_of(&mut third));
 }
 
-/// A home whose only permit is in use, and whose turn is over: two wait here, and others elsewhere.
+/// A home whose only permit is in use for the last time: two wait here, and others elsewhere.
 fn at_the_end_of_a_turn() -> (Arc<House>, Lease) {
     let house = House::new(Keep { passes: 0, ..KEEP }, 1);
     let (_, mut first) = house.waits();
@@ -377,106 +367,81 @@ fn at_the_end_of_a_turn() -> (Arc<House>, Lease) {
 }
 
 #[test]
-fn the_next_permit_is_sought_where_one_is_given_back_that_others_want() {
+fn what_is_given_back_leaves_as_the_next_is_sought() {
     let (house, used) = at_the_end_of_a_turn();
-    let mark = used.state().token().parts().0;
-    let (mut effects, _) = house.rooms().put_back(house.now(), mark, None);
-    let start = std::mem::take(&mut effects.start);
-    effects.run();
-    assert_eq!((house.ended(), start.len()), (1, 1));
-    assert_eq!(
-        (start[0].terms.wait, start[0].tries),
-        (Wait::Unbounded, None)
-    );
-    assert_eq!(house.turn(), 0, "it is under way");
+    drop(used);
+    assert_eq!(house.ended(), 0);
+    assert_eq!(house.turn(), 1);
+    assert_eq!(house.ended(), 1);
 }
 
 #[test]
-fn where_nobody_waits_here_the_end_of_a_turn_seeks_nothing() {
-    let house = House::new(KEEP, 1);
-    let (_, mut first) = house.waits();
-    house.turn();
-    house.arrives();
-    house.told(5, true);
+fn what_is_given_back_waits_for_nothing_where_none_is_sought() {
+    let nobody = House::new(KEEP, 1);
+    let (_, mut first) = nobody.waits();
+    nobody.turn();
+    nobody.arrives();
+    nobody.told(5, true);
     drop(lease_of(&mut first));
-    assert_eq!((house.ended(), house.turn()), (1, 0));
-}
-
-#[test]
-fn while_the_server_is_away_the_end_of_a_turn_seeks_nothing() {
+    assert_eq!(nobody.ended(), 1);
     let (house, used) = at_the_end_of_a_turn();
     let away = BackendError::new(BackendErrorKind::Unreachable, "away", None);
     house.rooms().away(house.now(), &away);
     drop(used);
     assert_eq!((house.ended(), house.turn()), (1, 0));
-    house.wait(1000);
-    assert_eq!(house.turn(), 1);
 }
 
 #[test]
-fn what_is_started_as_all_are_given_up_is_given_up_with_them() {
+fn a_shutdown_gives_back_what_was_about_to_leave() {
     let (house, used) = at_the_end_of_a_turn();
-    let mark = used.state().token().parts().0;
-    let (mut effects, _) = house.rooms().put_back(house.now(), mark, None);
-    let start = std::mem::take(&mut effects.start);
-    effects.run();
+    drop(used);
     let effects = house.rooms().close();
     effects.run();
-    house.turn();
-    let begin = |start| Seeker {
-        start,
-        started: house.now(),
-        acquire: Acquire::Ended,
-    };
-    let late = house
-        .rooms()
-        .take_over(start.into_iter().map(begin).collect());
-    assert_eq!((late.len(), house.turn()), (1, 0));
+    assert_eq!(house.ended(), 1);
+    assert_eq!((house.turn(), house.ended()), (0, 1));
 }
 
-#[test]
-fn what_ends_and_what_is_sought_for_it_reach_the_background_thread_side_by_side() {
+#[tokio::test]
+async fn what_leaves_and_what_is_sought_are_found_at_once() {
     let (homes, _attended) = Homes::new();
     let (commands, mut asked) = tokio::sync::mpsc::unbounded_channel();
     let prefix = Prefix::new("t").expect("a plain prefix");
     let resource = Resource::named(&prefix, Kind::Semaphore, &"gate".into(), None);
     let keep = Keep { passes: 0, ..KEEP };
-    let home = homes.of(resource, keep, 1, &commands);
+    let terms = terms(Wait::Unbounded);
+    let home = homes.of(resource, keep, terms.limit, &commands);
     let place: Arc<dyn Place> = Arc::<super::Home>::clone(&home);
-    let terms = Terms {
-        limit: 1,
-        ..terms(Wait::Unbounded)
+    let [first, _second, _third, _fourth] = [(); 4].map(|()| home.acquire(&place, &terms));
+    let agent = tokio::spawn(agent::attend(Arc::clone(&home)));
+    let mut sought = Vec::new();
+    for _ in 0..3 {
+        sought.extend(asked.recv().await);
+    }
+    let Some(Command::Errand(Errand::Acquire { token, answer, .. })) = sought.pop() else {
+        panic!("a permit is sought");
     };
-    let first = home.acquire(&place, &terms);
-    let second = home.acquire(&place, &terms);
-    let now = Instant::now();
-    let (turn, effects) = home.rooms().turn(now);
-    effects.run();
-    assert_eq!(turn.start.len(), 1);
-    let (token, fence) = (Token::of(1), FencingToken::new(1));
-    let deadline = now.after(Duration::from_secs(10));
-    let state = LeaseState::new(Clock::System, token, fence, deadline);
+    let deadline = Instant::now().after(Duration::from_secs(10));
+    let state = LeaseState::new(Clock::System, token, FencingToken::new(1), deadline);
     let lease = Lease::shared(Arc::clone(&home.seat), state);
-    let least = Duration::from_secs(5);
-    let effects = home.rooms().arrived(now, lease, None, least);
+    answer.send(Ok(lease)).expect("it is waited for");
+    let used = first.await.expect("it is its turn");
+    let effects = home.rooms().told(Instant::now(), 5, true);
     effects.run();
-    let effects = home.rooms().told(now, 5, true);
-    effects.run();
-    let used = first.now_or_never().expect("it is its turn");
-    assert!(asked.try_recv().is_err());
-    drop(used.expect("it holds"));
-    let mut next = || asked.try_recv().expect("something is asked");
-    assert!(matches!(next(), Command::Errand(Errand::Acquire { .. })));
+    drop(used);
+    let ended = asked.recv().await;
+    let released = |token| {
+        Command::Errand(Errand::Release {
+            token,
+            answer: None,
+        })
+    };
+    assert_eq!(format!("{ended:?}"), format!("{:?}", Some(released(token))));
+    let next = asked.try_recv();
     assert!(
-        matches!(next(), Command::Errand(Errand::Release { token: ended, .. }) if ended == token)
+        matches!(next, Ok(Command::Errand(Errand::Acquire { .. }))),
+        "{next:?}"
     );
-    // The agent only waits for what comes of it; dropped, it is cancelled.
-    let (turn, effects) = home.rooms().turn(now);
-    effects.run();
-    assert_eq!((turn.start.len(), turn.started.len()), (0, 1));
-    drop(turn);
-    assert!(matches!(next(), Command::Errand(Errand::Cancel(_))));
-    drop(second);
+    agent.abort();
 }
 
 #[test]
@@ -1342,6 +1307,7 @@ fn fences_rise_from_pass_to_pass_and_end_with_those_that_were_set_aside() {
         lease.fencing_token().get()
     });
     assert_eq!(fences.collect::<Vec<_>>(), [1000, 1001, 1002]);
+    house.turn();
     assert_eq!(house.ended(), 1);
     assert!(pends(&mut waiting[3].1));
     house.arrives();
@@ -1584,11 +1550,6 @@ impl Attended {
         effects.run();
         if turn.stop || turn.rest.is_none() {
             self.under_way.clear();
-        }
-        if !turn.stop {
-            let started = turn.started.iter();
-            let started = started.map(|seeker| (seeker.start.tries, seeker.started));
-            self.under_way.extend(started);
         }
         let started = turn.start.iter().map(|start| (start.tries, now));
         self.under_way.extend(started);

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{Effects, Permit, QUESTION, Rooms, Rouse, Seeker, Start, Turn};
+use super::{Effects, Permit, QUESTION, Rooms, Rouse, Start, Turn};
 use crate::backend::{Terms, Wait};
 use crate::error::RefusalKind;
 use crate::time::Instant;
@@ -32,7 +32,10 @@ impl Rooms {
     }
 
     fn is_empty(&self) -> bool {
-        self.permits.held() == 0 && self.waiting.is_empty() && self.seeking == 0
+        self.permits.held() == 0
+            && self.leaving.is_empty()
+            && self.waiting.is_empty()
+            && self.seeking == 0
     }
 
     /// How many more acquires are to be under way for those who wait.
@@ -40,6 +43,11 @@ impl Rooms {
         let waiting = u32::try_from(self.waiting.len() - self.tries.len()).unwrap_or(u32::MAX);
         let useful = self.reach.saturating_sub(self.permits.held()).max(1);
         waiting.min(useful).saturating_sub(self.seeking)
+    }
+
+    /// Whether the agent's next turn seeks a permit for those who wait.
+    pub(super) fn seeks(&self, now: Instant) -> bool {
+        self.missing() > 0 && now >= self.retry_at
     }
 
     /// Something is about to be kept: questions begin.
@@ -70,7 +78,7 @@ impl Rooms {
         if self.missing() > 0 {
             due = self.retry_at;
         }
-        if !self.untried.is_empty() {
+        if !self.untried.is_empty() || !self.leaving.is_empty() {
             due = now;
         }
         if let Some((_, since)) = self.permits.oldest_idle() {
@@ -89,7 +97,7 @@ impl Rooms {
     /// All that is due, and when to look again.
     pub(in crate::backend::server::home) fn turn(&mut self, now: Instant) -> (Turn, Effects) {
         let (mut turn, mut effects) = (Turn::default(), Effects::default());
-        turn.started = std::mem::take(&mut self.started);
+        effects.ended.extend(self.leaving.drain(..));
         self.sweep(&mut effects);
         while let Some((slot, since)) = self.permits.oldest_idle() {
             let old = now >= since.after(self.keep.linger);
@@ -149,43 +157,6 @@ impl Rooms {
         (turn, effects)
     }
 
-    /// What is missing for those who wait, under way from here on.
-    pub(super) fn seekers(&mut self, now: Instant) -> Vec<Start> {
-        let missing = self.missing();
-        let Some((_, first)) = self.first_sought() else {
-            return Vec::new();
-        };
-        if missing == 0 || now < self.retry_at {
-            return Vec::new();
-        }
-        // Whoever comes next goes on where one who leaves stood, and hopes for what it likes.
-        let terms = Terms {
-            wait: Wait::Unbounded,
-            bridge: None,
-            kept: self.keep.told(),
-            ..first.terms
-        };
-        let start = Start {
-            terms,
-            tries: None,
-            generation: self.generation,
-        };
-        self.seeking += missing;
-        vec![start; missing as usize]
-    }
-
-    /// Takes over what was started outside of the agent's turns. Gives back what has been given up
-    /// meanwhile, to be dropped when the lock is free.
-    pub(in crate::backend::server::home) fn take_over(
-        &mut self,
-        seekers: Vec<Seeker>,
-    ) -> Vec<Seeker> {
-        let current = |seeker: &Seeker| seeker.start.generation == self.generation;
-        let (current, late) = seekers.into_iter().partition::<Vec<_>, _>(current);
-        self.started.extend(current);
-        late
-    }
-
     /// Lets as many acquires be under way as are needed.
     fn seek(&mut self, now: Instant, turn: &mut Turn) {
         let kept = self.keep.told();
@@ -196,20 +167,30 @@ impl Rooms {
                     ..waiter.own_terms(now)
                 };
                 let tries = Some(id);
-                turn.start.push(Start {
-                    terms,
-                    tries,
-                    generation: self.generation,
-                });
+                turn.start.push(Start { terms, tries });
                 self.trying += 1;
             }
         }
-        turn.start.extend(self.seekers(now));
+        if self.seeks(now)
+            && let Some((_, first)) = self.first_sought()
+        {
+            let missing = self.missing();
+            // Whoever comes next goes on where one who leaves stood, and hopes for what it likes.
+            let terms = Terms {
+                wait: Wait::Unbounded,
+                bridge: None,
+                kept,
+                ..first.terms
+            };
+            let start = || Start { terms, tries: None };
+            turn.start
+                .extend(std::iter::repeat_with(start).take(missing as usize));
+            self.seeking += missing;
+        }
         if self.seeking + self.trying == 0 || !self.waiting.is_empty() {
             self.surplus = None;
         } else if now >= self.surplus.get_or_insert(now).after(SURPLUS) || self.closed {
             turn.stop = true;
-            self.generation = self.generation.wrapping_add(1);
             self.seeking = 0;
             self.trying = 0;
             self.queued = false;

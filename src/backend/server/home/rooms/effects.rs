@@ -1,16 +1,14 @@
 //! What a decision means outside of the lock: for a caller, for the agent, and for the server.
 
-use std::fmt;
 use std::time::Duration;
 
 use smallvec::SmallVec;
 use tokio::sync::oneshot;
 
-use super::{Answer, Waiter};
-use crate::backend::{Acquire, ReleaseAnswer, Terms};
+use super::{Answer, Leaving, Waiter};
+use crate::backend::{ReleaseAnswer, Terms};
 use crate::error::{LockError, Refusal};
 use crate::lease::{Lease, Release};
-use crate::time::Instant;
 use crate::token::Token;
 
 /// What becomes of a caller.
@@ -23,27 +21,11 @@ pub(in crate::backend::server::home) enum Entry {
 }
 
 /// An acquire that is to be started.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub(in crate::backend::server::home) struct Start {
     pub(in crate::backend::server::home) terms: Terms,
     /// For whom alone, if that one asks by itself.
     pub(in crate::backend::server::home) tries: Option<u64>,
-    /// Of which generation of seekers it is.
-    pub(in crate::backend::server::home) generation: u32,
-}
-
-/// An acquire that was started.
-pub(in crate::backend::server::home) struct Seeker {
-    pub(in crate::backend::server::home) start: Start,
-    pub(in crate::backend::server::home) started: Instant,
-    /// Dropped, it is cancelled.
-    pub(in crate::backend::server::home) acquire: Acquire,
-}
-
-impl fmt::Debug for Seeker {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Seeker").field(&self.start).finish()
-    }
 }
 
 /// What a change means for the agent.
@@ -60,8 +42,6 @@ pub(in crate::backend::server::home) enum Rouse {
 #[derive(Debug, Default)]
 pub(in crate::backend::server::home) struct Turn {
     pub(in crate::backend::server::home) start: Vec<Start>,
-    /// What was started without it.
-    pub(in crate::backend::server::home) started: Vec<Seeker>,
     /// Whether to give up all seekers.
     pub(in crate::backend::server::home) stop: bool,
     /// What to ask the server about.
@@ -76,10 +56,8 @@ pub(in crate::backend::server::home) struct Turn {
 pub(in crate::backend::server::home) struct Effects {
     // Mostly there is one of them, and that for each request.
     pub(super) told: SmallVec<[(Answer, Result<Lease, LockError>); 1]>,
-    pub(super) ended: SmallVec<[(Lease, Option<oneshot::Sender<ReleaseAnswer>>); 1]>,
+    pub(super) ended: SmallVec<[Leaving; 1]>,
     pub(super) released: Option<(oneshot::Sender<ReleaseAnswer>, Release)>,
-    /// What is to be asked for in the place of what is ended.
-    pub(in crate::backend::server::home) start: Vec<Start>,
 }
 
 impl Effects {
