@@ -29,6 +29,8 @@ pub(super) struct Call {
 pub(super) enum Body {
     Acquire(Ask),
     End(End),
+    /// Both at one gate: an end and then an acquire, each answered as by itself.
+    Swap(Box<(End, Ask)>),
     Renew(Renew),
     Recheck(Recheck),
     Take(Take),
@@ -116,6 +118,7 @@ impl Call {
         match &self.body {
             Body::Acquire(ask) => ask.resource.tag,
             Body::End(end) => end.resource.tag,
+            Body::Swap(swap) => swap.0.resource.tag,
             Body::Renew(renew) => renew.tag,
             Body::Recheck(recheck) => recheck.resource.tag,
             Body::Take(take) => take.subject.tag,
@@ -132,6 +135,7 @@ impl Call {
         match &self.body {
             Body::Acquire(ask) => Script::get(ask.resource.kind, Verb::Acquire, publish),
             Body::End(end) => Script::get(end.resource.kind, Verb::End, publish),
+            Body::Swap(swap) => Script::get(swap.0.resource.kind, Verb::Swap, publish),
             Body::Renew(renew) => Script::get(renew.kind, Verb::Renew, publish),
             Body::Recheck(recheck) => Script::get(recheck.resource.kind, Verb::Recheck, publish),
             Body::Take(_) | Body::Unbook(_) => Script::take(),
@@ -157,24 +161,17 @@ impl Call {
         match &self.body {
             Body::Acquire(ask) => {
                 gate_keys(&mut cmd, &ask.resource, shared);
-                let wait = millis(ask.wait.unwrap_or(LONGEST_WAIT).min(LONGEST_WAIT));
-                let (weight, limit, ticket) = (ask.weight, ask.limit, ask.ticket);
-                let (max_waiters, pushed) = (ask.max_waiters, u8::from(ask.pushed));
-                let kept = ask.kept;
-                let latest_us = ask.latest_ms.saturating_mul(1000).saturating_add(999);
-                // One argument for all that a quick answer hardly looks at: each of its own costs.
-                cmd.arg(&ask.token.text(instance)[..])
-                    .arg(millis(ask.lease))
-                    .arg(latest_us)
-                    .arg(format!(
-                        "{weight} {limit} {wait} {max_waiters} {ticket} {pushed} {kept}"
-                    ));
+                ask_arguments(&mut cmd, ask, instance);
             }
             Body::End(end) => {
                 gate_keys(&mut cmd, &end.resource, shared);
-                cmd.arg(&end.token.text(instance)[..])
-                    .arg(end.latest_ms)
-                    .arg(end.resource.released.as_deref().unwrap_or_default());
+                end_arguments(&mut cmd, end, instance);
+            }
+            Body::Swap(swap) => {
+                let (end, ask) = &**swap;
+                gate_keys(&mut cmd, &end.resource, shared);
+                end_arguments(&mut cmd, end, instance);
+                ask_arguments(&mut cmd, ask, instance);
             }
             Body::Renew(renew) => {
                 cmd.arg(2 + 2 * renew.leases.len())
@@ -272,6 +269,29 @@ pub(super) fn take_arguments(cmd: &mut Cmd, take: &backend::Take) {
             .arg(rule.scale_us)
             .arg(rule.capacity);
     }
+}
+
+/// As `lease/end.lua` lists them.
+fn end_arguments(cmd: &mut Cmd, end: &End, instance: &Instance) {
+    cmd.arg(&end.token.text(instance)[..])
+        .arg(end.latest_ms)
+        .arg(end.resource.released.as_deref().unwrap_or_default());
+}
+
+/// As `lease/acquire.lua` lists them.
+fn ask_arguments(cmd: &mut Cmd, ask: &Ask, instance: &Instance) {
+    let wait = millis(ask.wait.unwrap_or(LONGEST_WAIT).min(LONGEST_WAIT));
+    let (weight, limit, ticket) = (ask.weight, ask.limit, ask.ticket);
+    let (max_waiters, pushed) = (ask.max_waiters, u8::from(ask.pushed));
+    let kept = ask.kept;
+    let latest_us = ask.latest_ms.saturating_mul(1000).saturating_add(999);
+    // One argument for all that a quick answer hardly looks at: each of its own costs.
+    cmd.arg(&ask.token.text(instance)[..])
+        .arg(millis(ask.lease))
+        .arg(latest_us)
+        .arg(format!(
+            "{weight} {limit} {wait} {max_waiters} {ticket} {pushed} {kept}"
+        ));
 }
 
 fn gate_keys(cmd: &mut Cmd, resource: &Resource, shared: &Shared) {

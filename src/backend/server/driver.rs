@@ -14,7 +14,7 @@ use super::call::{Body, Call, End, Names};
 use super::cluster::Cluster;
 use super::cluster::redirect::{Address, Redirect};
 use super::cluster::view::View;
-use super::core::{Channel, Command, Core, NOWHERE};
+use super::core::{Channel, Command, Core, NOWHERE, part};
 use super::home::Homes;
 use super::inbox::{Inbox, Listener};
 use super::link::{self, Fresh};
@@ -254,6 +254,13 @@ impl Driver {
                     result
                 } else {
                     Err(Some(moved()))
+                };
+                let (calls, result) = match result {
+                    Ok(values) => {
+                        let (calls, values) = part(calls, values);
+                        (calls, Ok(values))
+                    }
+                    failed => (calls, failed),
                 };
                 if self.origin.can_move()
                     && let Ok(values) = &result

@@ -11,10 +11,17 @@ pub(crate) enum Verb {
     End,
     Renew,
     Recheck,
+    Swap,
 }
 
 impl Verb {
-    const ALL: [Self; 4] = [Self::Acquire, Self::End, Self::Renew, Self::Recheck];
+    const ALL: [Self; 5] = [
+        Self::Acquire,
+        Self::End,
+        Self::Renew,
+        Self::Recheck,
+        Self::Swap,
+    ];
 
     const fn name(self) -> &'static str {
         match self {
@@ -22,6 +29,7 @@ impl Verb {
             Self::End => "end",
             Self::Renew => "renew",
             Self::Recheck => "recheck",
+            Self::Swap => "swap",
         }
     }
 
@@ -31,6 +39,7 @@ impl Verb {
             Self::End => include_str!("../../lua/lease/end.lua"),
             Self::Renew => include_str!("../../lua/lease/renew.lua"),
             Self::Recheck => include_str!("../../lua/lease/recheck.lua"),
+            Self::Swap => include_str!("../../lua/lease/swap.lua"),
         }
     }
 }
@@ -81,6 +90,17 @@ const HAND_OFF: &str = concat!(
 /// What only who may enter a queue needs.
 const RECALL: &str = include_str!("../../lua/lib/recall.lua");
 
+/// What a swap runs: the bodies of an end that no quick way has begun and of an acquire, as functions of
+/// their arguments.
+const SWAPPED: [&str; 6] = [
+    quick(Kind::Exact, Verb::End),
+    "local function lease_end(ARGV)\n",
+    Verb::End.body(),
+    "end\nlocal function lease_acquire(ARGV)\n",
+    Verb::Acquire.body(),
+    "end\n",
+];
+
 /// All of the script for rates but the clock.
 const RATE: &str = concat!(
     include_str!("../../lua/lib/number.lua"),
@@ -101,7 +121,7 @@ const fn quick(kind: Kind, verb: Verb) -> &'static str {
         (Kind::Semaphore, Verb::Acquire) => include_str!("../../lua/quick/zset_acquire.lua"),
         (Kind::Semaphore, Verb::End) => include_str!("../../lua/quick/zset_end.lua"),
         (Kind::Exact, Verb::End) => include_str!("../../lua/quick/exact_end.lua"),
-        (Kind::Exact, Verb::Acquire) | (_, Verb::Renew | Verb::Recheck) => "",
+        (Kind::Exact, Verb::Acquire) | (_, Verb::Renew | Verb::Recheck | Verb::Swap) => "",
     }
 }
 
@@ -110,7 +130,7 @@ const fn quickest(kind: Kind, verb: Verb) -> &'static str {
     match (kind, verb) {
         (Kind::Mutex, Verb::Acquire) => include_str!("../../lua/quick/string_take.lua"),
         (Kind::Mutex, Verb::End) => include_str!("../../lua/quick/string_release.lua"),
-        (Kind::Exact | Kind::Semaphore, _) | (_, Verb::Renew | Verb::Recheck) => "",
+        (Kind::Exact | Kind::Semaphore, _) | (_, Verb::Renew | Verb::Recheck | Verb::Swap) => "",
     }
 }
 
@@ -128,10 +148,11 @@ impl Script {
             Kind::Exact => ("exact", UNFENCED, STRING_HOLDERS),
             Kind::Semaphore => ("semaphore", UNFENCED, ZSET_HOLDERS),
         };
-        let (released, taken, recall) = match verb {
-            Verb::End => (quickest(kind, verb), "", ""),
-            Verb::Acquire => ("", quickest(kind, verb), RECALL),
-            Verb::Renew | Verb::Recheck => ("", "", ""),
+        let (released, taken, recall, parts) = match verb {
+            Verb::End => (quickest(kind, verb), "", "", &[][..]),
+            Verb::Acquire => ("", quickest(kind, verb), RECALL, &[][..]),
+            Verb::Renew | Verb::Recheck => ("", "", "", &[][..]),
+            Verb::Swap => ("", "", RECALL, &SWAPPED[..]),
         };
         let code = [
             released,
@@ -146,6 +167,7 @@ impl Script {
             holders,
             HAND_OFF,
             recall,
+            &parts.concat(),
             verb.body(),
         ];
         let name = match publish {

@@ -177,6 +177,41 @@ async fn a_process_that_is_always_busy_starves_no_other() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_permit_that_goes_from_process_to_process_costs_one_call() {
+    let rig = ServerRig::start();
+    let gates = [rig.handle(), rig.handle()].map(|handle| keeping(&handle, 4));
+    let busy = gates.each_ref().map(|gate| Busy::start(gate, 6));
+    let done = || busy.each_ref().map(Busy::done);
+    // All that were served by a permit that another had in this process before.
+    let again = || -> u64 {
+        let kept = gates.iter().map(Semaphore::kept);
+        kept.map(|kept| kept.passed + kept.reused).sum()
+    };
+    wait_for("both are busy", LIMIT, async || {
+        done().iter().all(|done| *done > 100)
+    })
+    .await;
+    let (before, served) = (done().iter().sum::<u64>(), again());
+    let calls = rig.server.script_runs().await;
+    wait_for("they go on", LIMIT, async || {
+        done().iter().sum::<u64>() > before + 4_000
+    })
+    .await;
+    let calls = rig.server.script_runs().await - calls;
+    let turns = done().iter().sum::<u64>() - before - (again() - served);
+    // An end and an acquire are two, where they are not found at once.
+    assert!(
+        turns > 500 && calls < turns * 3 / 2,
+        "{calls} calls for {turns} turns"
+    );
+    for busy in busy {
+        busy.end().await;
+    }
+    drop(gates);
+    rig.settled().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn processes_that_keep_permits_never_hold_more_than_there_are_and_all_get_on() {
     const CAP: u32 = 3;
     let rig = ServerRig::start();

@@ -147,6 +147,7 @@ impl Survey {
                 }
             }
         }
+        self.try_swaps(&mut trials, may_eval).await?;
         let ends = trials.iter().map(Trial::end).collect();
         for (trial, answer) in trials.iter().zip(self.run_calls(ends, may_eval).await?) {
             if let Some(answer) = answer {
@@ -162,6 +163,42 @@ impl Survey {
         }
         self.try_quotas(may_eval).await?;
         self.clear_up().await
+    }
+
+    /// Gives each of the gates back and takes it again at once, by another token.
+    async fn try_swaps(
+        &mut self,
+        trials: &mut [Trial],
+        may_eval: bool,
+    ) -> Result<(), BackendError> {
+        // By a deadline of their own: some time has passed.
+        let Some((next, latest_ms)) = self.who_tries() else {
+            return Ok(());
+        };
+        let swaps = trials.iter().map(|trial| trial.swap(next, latest_ms));
+        let answers = self.run_calls(swaps.collect(), may_eval).await?;
+        for (trial, answer) in trials.iter_mut().zip(answers) {
+            let Some(answer) = answer else { continue };
+            let parts = match &answer {
+                Value::Array(parts) => parts.as_slice(),
+                _ => &[],
+            };
+            let ended = parts.first().map(reply::ended);
+            let asked = parts.get(1).map(|asked| reply::acquired(asked, LEASE));
+            if let (Some(Ok(ended)), Some(Ok(asked))) = (ended, asked)
+                && ended.outcome.0 == Ended::Released
+                && matches!(asked.outcome, Acquired::Held { .. })
+            {
+                trial.token = next;
+            } else {
+                self.nonsense(
+                    Script::get(trial.kind, Verb::Swap, self.publish)
+                        .name
+                        .clone(),
+                );
+            }
+        }
+        Ok(())
     }
 
     /// Uses a unit of a quota that nobody has, and forgets it.
@@ -300,9 +337,9 @@ fn is_missing_right(finding: &Finding) -> bool {
 }
 
 impl Trial {
-    fn acquire(&self, latest_ms: u64) -> Call {
-        let ask = Ask {
-            token: self.token,
+    fn ask(&self, token: Token, latest_ms: u64) -> Ask {
+        Ask {
+            token,
             resource: self.resource.clone(),
             weight: 1,
             limit: 1,
@@ -313,10 +350,21 @@ impl Trial {
             ticket: 0,
             pushed: false,
             kept: 0,
-        };
+        }
+    }
+
+    fn acquire(&self, latest_ms: u64) -> Call {
         Call {
             sent: Instant::now(),
-            body: Body::Acquire(ask),
+            body: Body::Acquire(self.ask(self.token, latest_ms)),
+        }
+    }
+
+    fn swap(&self, next: Token, latest_ms: u64) -> Call {
+        let ask = self.ask(next, latest_ms);
+        Call {
+            sent: Instant::now(),
+            body: Body::Swap(Box::new((self.give_back(), ask))),
         }
     }
 
@@ -351,15 +399,18 @@ impl Trial {
         }
     }
 
-    fn end(&self) -> Call {
-        let end = End {
+    fn give_back(&self) -> End {
+        End {
             token: self.token,
             resource: self.resource.clone(),
             latest_ms: 0,
-        };
+        }
+    }
+
+    fn end(&self) -> Call {
         Call {
             sent: Instant::now(),
-            body: Body::End(end),
+            body: Body::End(self.give_back()),
         }
     }
 }

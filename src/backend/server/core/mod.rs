@@ -27,6 +27,7 @@ mod routes;
 mod shutdown;
 mod speaking;
 mod stamps;
+mod swapping;
 mod taking;
 #[cfg(test)]
 mod tests;
@@ -46,6 +47,7 @@ use self::holding::Holder;
 use self::outage::Breaker;
 pub(super) use self::routes::{NOWHERE, Routes};
 use self::speaking::TagState;
+pub(super) use self::swapping::part;
 pub(super) use self::taking::Asked;
 use self::taking::Taker;
 use self::timers::{Due, Timers};
@@ -265,7 +267,7 @@ impl Core {
 
     /// The calls to send now.
     pub(super) fn take_calls(&mut self) -> Vec<Call> {
-        std::mem::take(&mut self.calls)
+        swapping::join(std::mem::take(&mut self.calls))
     }
 
     pub(super) fn take_channels(&mut self) -> Vec<Channel> {
@@ -362,6 +364,13 @@ impl Core {
             Body::End(end) => {
                 let result = self.decode(now, link, result, reply::ended);
                 self.ended(now, end.token, result);
+            }
+            Body::Swap(swap) => {
+                // Of an answer each part comes here by itself.
+                let failure = result.err().unwrap_or_else(garbled);
+                for body in [Body::End(swap.0), Body::Acquire(swap.1)] {
+                    self.answer(now, Call { sent, body }, Err(failure.clone()));
+                }
             }
             Body::Renew(renew) => {
                 let result = self.decode(now, link, result, reply::renewed);

@@ -9,6 +9,7 @@ use tokio::time::sleep;
 
 use super::Home;
 use super::rooms::Start;
+use crate::backend::Acquire;
 use crate::backend::server::core::Command;
 use crate::error::LockError;
 use crate::lease::Lease;
@@ -34,8 +35,11 @@ pub(super) async fn attend(home: Arc<Home>) {
             // Dropped, each of them is cancelled.
             seekers = JoinSet::new();
         }
+        // Before the background thread does anything else: what ends and what is sought are found by it at
+        // once, and go to the server as one call.
         for start in turn.start {
-            seekers.spawn(seek(Arc::clone(&home), start, now));
+            let acquire = home.seek(&start.terms);
+            seekers.spawn(find(start, now, acquire));
         }
         if let Some(tokens) = turn.question {
             home.tell(Command::Recheck {
@@ -58,13 +62,12 @@ pub(super) async fn attend(home: Arc<Home>) {
     }
 }
 
-async fn seek(home: Arc<Home>, start: Start, started: Instant) -> Found {
-    let result = home.seek(&start.terms).await;
+async fn find(start: Start, started: Instant, acquire: Acquire) -> Found {
     Found {
         tries: start.tries,
         started,
         least: start.terms.claim() / 2,
-        result,
+        result: acquire.await,
     }
 }
 

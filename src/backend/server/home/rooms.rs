@@ -37,6 +37,9 @@ type Answer = oneshot::Sender<Result<Lease, LockError>>;
 /// A lease, and who has waited for it.
 type Given = (Answer, Lease);
 
+/// A permit on its way to the server, and who is told how that went.
+type Leaving = (Lease, Option<oneshot::Sender<ReleaseAnswer>>);
+
 /// Somebody who waits here.
 #[derive(Debug)]
 pub(super) struct Waiter {
@@ -81,6 +84,8 @@ pub(super) struct Rooms {
     /// From when on one who does not wait may ask whether there are more.
     reach_at: Instant,
     permits: Permits,
+    /// What is to be given back with the agent's next turn.
+    leaving: Vec<Leaving>,
     waiting: Queue<Waiter>,
     ends: Ends,
     /// Those whose wait has ended before the server said a word of whether it has a permit for them.
@@ -136,6 +141,7 @@ impl Rooms {
             reach: limit,
             reach_at: Instant::from_nanos(0),
             permits: Permits::default(),
+            leaving: Vec::new(),
             waiting: Queue::default(),
             ends: Ends::default(),
             overdue: BTreeSet::new(),
@@ -280,6 +286,10 @@ impl Rooms {
         }
         if self.closed || !self.may_idle() || !self.may_be_used(now, slot) {
             self.end(slot, answer, &mut effects);
+            if self.seeks(now) {
+                // It leaves when the next is sought, so that both are one call.
+                self.leaving.extend(effects.ended.drain(..));
+            }
             return (effects, self.rouse(now));
         }
         effects.released = answer.map(|answer| (answer, Release::Released));
@@ -581,6 +591,7 @@ impl Rooms {
     pub(super) fn close(&mut self) -> Effects {
         self.closed = true;
         let mut effects = Effects::default();
+        effects.ended.extend(self.leaving.drain(..));
         while let Some((_, waiter)) = self.waiting.pop() {
             effects.refuse(waiter, Refusal::new(RefusalKind::ShuttingDown));
         }

@@ -11,8 +11,11 @@ use tokio::sync::oneshot;
 use tokio::sync::oneshot::error::TryRecvError;
 
 use super::rooms::{Entry, Rooms};
+use super::{Command, Homes, agent};
+use crate::backend::errand::Errand;
 use crate::backend::{Acquire, Keep, Place, ReleaseAnswer, Terms, Wait};
 use crate::error::{BackendError, BackendErrorKind, LockError, Refusal, RefusalKind};
+use crate::key::{Kind, Prefix, Resource};
 use crate::lease::{Lease, LeaseMode, LeaseState, LostReason, Release};
 use crate::time::{Clock, Delay, Instant, Ttl};
 use crate::token::{FencingToken, Token};
@@ -331,9 +334,9 @@ fn while_others_wait_a_permit_passes_so_many_times() {
     for (_, answer) in &mut waiting[..3] {
         drop(lease_of(answer));
     }
-    assert_eq!(house.ended(), 1, "the first use, and two passes");
     assert!(waiting[3..].iter_mut().all(|(_, answer)| pends(answer)));
     assert_eq!(house.turn(), 1, "another is sought");
+    assert_eq!(house.ended(), 1, "the first use, and two passes");
 }
 
 #[test]
@@ -347,16 +350,105 @@ fn while_others_wait_a_permit_passes_for_no_longer_than_its_turn() {
     house.told(5, true);
     house.wait(20);
     drop(used);
-    assert_eq!(house.ended(), 1);
     assert!(pends(&mut second));
-    // That of the next begins with its grant.
     house.turn();
+    assert_eq!(house.ended(), 1);
+    // That of the next begins with its grant.
     house.arrives();
     let used = lease_of(&mut second);
     let (_, mut third) = house.waits();
     house.wait(19);
     drop(used);
     drop(lease_of(&mut third));
+}
+
+/// A home whose only permit is in use for the last time: two wait here, and others elsewhere.
+fn at_the_end_of_a_turn() -> (Arc<House>, Lease) {
+    let house = House::new(Keep { passes: 0, ..KEEP }, 1);
+    let (_, mut first) = house.waits();
+    let _waiting = [house.waits(), house.waits()];
+    assert_eq!(house.turn(), 1);
+    house.arrives();
+    house.told(5, true);
+    (house, lease_of(&mut first))
+}
+
+#[test]
+fn what_is_given_back_leaves_as_the_next_is_sought() {
+    let (house, used) = at_the_end_of_a_turn();
+    drop(used);
+    assert_eq!(house.ended(), 0);
+    assert_eq!(house.turn(), 1);
+    assert_eq!(house.ended(), 1);
+}
+
+#[test]
+fn what_is_given_back_waits_for_nothing_where_none_is_sought() {
+    let nobody = House::new(KEEP, 1);
+    let (_, mut first) = nobody.waits();
+    nobody.turn();
+    nobody.arrives();
+    nobody.told(5, true);
+    drop(lease_of(&mut first));
+    assert_eq!(nobody.ended(), 1);
+    let (house, used) = at_the_end_of_a_turn();
+    let away = BackendError::new(BackendErrorKind::Unreachable, "away", None);
+    house.rooms().away(house.now(), &away);
+    drop(used);
+    assert_eq!((house.ended(), house.turn()), (1, 0));
+}
+
+#[test]
+fn a_shutdown_gives_back_what_was_about_to_leave() {
+    let (house, used) = at_the_end_of_a_turn();
+    drop(used);
+    let effects = house.rooms().close();
+    effects.run();
+    assert_eq!(house.ended(), 1);
+    assert_eq!((house.turn(), house.ended()), (0, 1));
+}
+
+#[tokio::test]
+async fn what_leaves_and_what_is_sought_are_found_at_once() {
+    let (homes, _attended) = Homes::new();
+    let (commands, mut asked) = tokio::sync::mpsc::unbounded_channel();
+    let prefix = Prefix::new("t").expect("a plain prefix");
+    let resource = Resource::named(&prefix, Kind::Semaphore, &"gate".into(), None);
+    let keep = Keep { passes: 0, ..KEEP };
+    let terms = terms(Wait::Unbounded);
+    let home = homes.of(resource, keep, terms.limit, &commands);
+    let place: Arc<dyn Place> = Arc::<super::Home>::clone(&home);
+    let [first, _second, _third, _fourth] = [(); 4].map(|()| home.acquire(&place, &terms));
+    let agent = tokio::spawn(agent::attend(Arc::clone(&home)));
+    let mut sought = Vec::new();
+    for _ in 0..3 {
+        sought.extend(asked.recv().await);
+    }
+    let Some(Command::Errand(Errand::Acquire { token, answer, .. })) = sought.pop() else {
+        panic!("a permit is sought");
+    };
+    let deadline = Instant::now().after(Duration::from_secs(10));
+    let state = LeaseState::new(Clock::System, token, FencingToken::new(1), deadline);
+    let lease = Lease::shared(Arc::clone(&home.seat), state);
+    answer.send(Ok(lease)).expect("it is waited for");
+    let used = first.await.expect("it is its turn");
+    let effects = home.rooms().told(Instant::now(), 5, true);
+    effects.run();
+    drop(used);
+    let ended = asked.recv().await;
+    let released = |token| {
+        Command::Errand(Errand::Release {
+            token,
+            answer: None,
+        })
+    };
+    assert_eq!(format!("{ended:?}"), format!("{:?}", Some(released(token))));
+    let next = asked.try_recv();
+    assert!(
+        matches!(next, Ok(Command::Errand(Errand::Acquire { .. }))),
+        "{next:?}"
+    );
+    agent.abort();
 }
 
 #[test]
@@ -1239,6 +1331,7 @@ fn fences_rise_from_pass_to_pass_and_end_with_those_that_were_set_aside() {
         lease.fencing_token().get()
     });
     assert_eq!(fences.collect::<Vec<_>>(), [1000, 1001, 1002]);
+    house.turn();
     assert_eq!(house.ended(), 1);
     assert!(pends(&mut waiting[3].1));
     house.arrives();

@@ -23,6 +23,8 @@ enum Step {
     Question,
     GiveUp(usize),
     Release(usize),
+    /// A home ends what is held, and asks for the next at once.
+    Swap(usize),
     Pass(u64),
     /// The server runs a request that is under way.
     Run(usize),
@@ -58,6 +60,8 @@ enum Step {
     Learn,
     /// A request that is under way is refused, since its slot is about to move.
     Refuse(usize),
+    /// Of an end and an acquire in one call the server runs the first, and refuses the second.
+    Deny(usize),
     /// The client runs an acquire again that was run before.
     Repeat(usize),
 }
@@ -98,6 +102,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         1 => any::<u64>().prop_map(Step::Recall),
         1 => any::<usize>().prop_map(Step::GiveUp),
         3 => any::<usize>().prop_map(Step::Release),
+        3 => any::<usize>().prop_map(Step::Swap),
         3 => (0..4_000_u64).prop_map(Step::Pass),
         12 => any::<usize>().prop_map(Step::Run),
         12 => any::<usize>().prop_map(Step::Hear),
@@ -114,6 +119,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         1 => Just(Step::Move),
         1 => Just(Step::Learn),
         2 => any::<usize>().prop_map(Step::Refuse),
+        2 => any::<usize>().prop_map(Step::Deny),
         2 => any::<usize>().prop_map(Step::Repeat),
     ];
     proptest::collection::vec(step, 1..120)
@@ -262,6 +268,7 @@ enum Said {
     /// With who held then.
     Renewed(u64, Vec<Renewed>, Option<(Token, u64, u64)>),
     Rechecked(Rechecked),
+    Swapped(Ended, Acquired),
 }
 
 struct Play {
@@ -360,6 +367,12 @@ impl Play {
                 Said::Acquired(self.book.acquire(ms, ask))
             }
             Body::End(end) => Said::Ended(self.book.end(ms, end)),
+            Body::Swap(swap) => {
+                let (end, ask) = &**swap;
+                self.run.push(again(ask));
+                let ended = self.book.end(ms, end);
+                Said::Swapped(ended, self.book.acquire(ms, ask))
+            }
             Body::Renew(renew) => {
                 let lease = |lease: &crate::backend::server::call::Extend| {
                     self.book.renew(ms, lease.token, lease.fence.get())
@@ -431,6 +444,14 @@ impl Play {
             (Body::Recheck(recheck), Err(failure)) => {
                 desk.core.rechecked(now, recheck, Err(failure));
             }
+            (Body::Swap(swap), Ok(Said::Swapped(ended, asked))) => {
+                desk.core.ended(now, swap.0.token, Ok((ended, false)));
+                desk.core.acquired(now, call.sent, &swap.1, Ok(asked));
+            }
+            (Body::Swap(swap), Err(failure)) => {
+                desk.core.ended(now, swap.0.token, Err(failure.clone()));
+                desk.core.acquired(now, call.sent, &swap.1, Err(failure));
+            }
             (Body::Acquire(ask), Err(failure)) => {
                 desk.core.acquired(now, call.sent, ask, Err(failure));
             }
@@ -467,6 +488,16 @@ impl Play {
             // nobody is given back.
             Step::GiveUp(which) => drop(pick(&mut self.waiting, which)),
             Step::Release(which) => drop(pick(&mut self.held, which)),
+            Step::Swap(which) => {
+                self.step(
+                    desk,
+                    Step::Lock {
+                        waits: true,
+                        keeps: true,
+                    },
+                );
+                self.step(desk, Step::Release(which));
+            }
             Step::Pass(ms) => desk.pass(ms),
             Step::Run(which) => {
                 if let Some((link, call)) = pick(&mut self.sent, which) {
@@ -555,6 +586,22 @@ impl Play {
                     let error = redis::make_extension_error("TRYAGAIN".to_owned(), None);
                     let failure = Failure::NotNow(BackendErrorKind::NotServing, error);
                     Self::hear(desk, &call, Err(failure));
+                }
+            }
+            Step::Deny(which) => {
+                if let Some((link, call)) = pick(&mut self.sent, which) {
+                    match &call.body {
+                        Body::Swap(swap) if link == self.home() => {
+                            let ended = self.book.end(desk.ms, &swap.0);
+                            desk.core
+                                .ended(desk.now(), swap.0.token, Ok((ended, false)));
+                            let error = redis::make_extension_error("OOM".to_owned(), None);
+                            let failure = Failure::Final(BackendErrorKind::Refused, error);
+                            desk.core
+                                .acquired(desk.now(), call.sent, &swap.1, Err(failure));
+                        }
+                        _ => self.sent.push((link, call)),
+                    }
                 }
             }
             Step::Repeat(which) => {

@@ -12,6 +12,7 @@ mod outage;
 mod routing;
 mod shutdown;
 mod speaking;
+mod swapping;
 mod taking;
 mod turns_fuzz;
 mod waiting;

@@ -32,7 +32,10 @@ impl Rooms {
     }
 
     fn is_empty(&self) -> bool {
-        self.permits.held() == 0 && self.waiting.is_empty() && self.seeking == 0
+        self.permits.held() == 0
+            && self.leaving.is_empty()
+            && self.waiting.is_empty()
+            && self.seeking == 0
     }
 
     /// How many more acquires are to be under way for those who wait.
@@ -40,6 +43,11 @@ impl Rooms {
         let waiting = u32::try_from(self.waiting.len() - self.tries.len()).unwrap_or(u32::MAX);
         let useful = self.reach.saturating_sub(self.permits.held()).max(1);
         waiting.min(useful).saturating_sub(self.seeking)
+    }
+
+    /// Whether the agent's next turn seeks a permit for those who wait.
+    pub(super) fn seeks(&self, now: Instant) -> bool {
+        self.missing() > 0 && now >= self.retry_at
     }
 
     /// Something is about to be kept: questions begin.
@@ -70,7 +78,7 @@ impl Rooms {
         if self.missing() > 0 {
             due = self.retry_at;
         }
-        if !self.untried.is_empty() {
+        if !self.untried.is_empty() || !self.leaving.is_empty() {
             due = now;
         }
         if let Some((_, since)) = self.permits.oldest_idle() {
@@ -89,6 +97,7 @@ impl Rooms {
     /// All that is due, and when to look again.
     pub(in crate::backend::server::home) fn turn(&mut self, now: Instant) -> (Turn, Effects) {
         let (mut turn, mut effects) = (Turn::default(), Effects::default());
+        effects.ended.extend(self.leaving.drain(..));
         self.sweep(&mut effects);
         while let Some((slot, since)) = self.permits.oldest_idle() {
             let old = now >= since.after(self.keep.linger);
@@ -159,11 +168,10 @@ impl Rooms {
                 self.trying += 1;
             }
         }
-        let missing = self.missing();
-        if missing > 0
-            && now >= self.retry_at
+        if self.seeks(now)
             && let Some((_, first)) = self.first_sought()
         {
+            let missing = self.missing();
             // Whoever comes next goes on where one who leaves stood, and hopes for what it likes.
             let terms = Terms {
                 wait: Wait::Unbounded,

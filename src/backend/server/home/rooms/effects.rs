@@ -5,7 +5,7 @@ use std::time::Duration;
 use smallvec::SmallVec;
 use tokio::sync::oneshot;
 
-use super::{Answer, Given, Waiter};
+use super::{Answer, Given, Leaving, Waiter};
 use crate::backend::{ReleaseAnswer, Terms};
 use crate::error::{LockError, Refusal};
 use crate::lease::{Lease, Release};
@@ -56,7 +56,7 @@ pub(in crate::backend::server::home) struct Turn {
 pub(in crate::backend::server::home) struct Effects {
     // Mostly there is one of them, and that for each request.
     pub(super) told: SmallVec<[(Answer, Result<Lease, LockError>); 1]>,
-    pub(super) ended: SmallVec<[(Lease, Option<oneshot::Sender<ReleaseAnswer>>); 1]>,
+    pub(super) ended: SmallVec<[Leaving; 1]>,
     pub(super) released: Option<(oneshot::Sender<ReleaseAnswer>, Release)>,
 }
 

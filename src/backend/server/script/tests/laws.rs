@@ -46,6 +46,7 @@ macro_rules! laws {
 }
 
 mod home;
+mod swap;
 
 laws![
     expired_holder_cannot_release_successor,
@@ -115,7 +116,7 @@ laws![
 
 /// Each law, with its name.
 pub(super) fn all() -> impl Iterator<Item = &'static (&'static str, Law)> {
-    LAWS.iter().chain(home::LAWS)
+    LAWS.iter().chain(home::LAWS).chain(swap::LAWS)
 }
 
 /// A mutex' key expires by the server's own clock, in laws after one second at the least: a run

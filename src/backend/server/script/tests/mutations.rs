@@ -15,6 +15,7 @@ struct Mutation {
 }
 
 mod home;
+mod swap;
 
 const MUTATIONS: &[Mutation] = &[
     Mutation {
@@ -904,7 +905,8 @@ impl Mutation {
 }
 
 fn mutations() -> impl Iterator<Item = &'static Mutation> {
-    MUTATIONS.iter().chain(home::MUTATIONS)
+    let homes = home::MUTATIONS.iter();
+    MUTATIONS.iter().chain(homes).chain(swap::MUTATIONS)
 }
 
 #[test]

@@ -50,14 +50,14 @@ fn scripts() -> Scripts {
             (Kind::Mutex, Verb::End) => text!("string_end"),
             (Kind::Semaphore, Verb::Acquire) => text!("zset_acquire"),
             (Kind::Semaphore, Verb::End) => text!("zset_end"),
-            (Kind::Exact, _) | (_, Verb::Renew | Verb::Recheck) => "",
+            (Kind::Exact, _) | (_, Verb::Renew | Verb::Recheck | Verb::Swap) => "",
         };
         let body = match verb {
             Verb::Acquire => text!("acquire"),
             Verb::End => text!("end"),
             Verb::Renew => text!("renew"),
             // Not known there, and not asked for.
-            Verb::Recheck => "",
+            Verb::Recheck | Verb::Swap => "",
         };
         let parts = [
             quick,

@@ -38,6 +38,13 @@ enum Step {
     },
     /// The end of one that holds, if any does.
     Release(usize),
+    /// The same in one call with an acquire by another process, or by another token of its own.
+    Swap {
+        nth: usize,
+        by: usize,
+        number: u32,
+        ask: Ask,
+    },
     /// All processes say that they live.
     Heartbeats,
     Renew {
@@ -191,6 +198,8 @@ fn step(kind: Kind) -> impl Strategy<Value = Step> {
     prop_oneof![
         40 => (by.clone(), number.clone(), ask(kind)).prop_map(|(by, number, (ask, place))| Step::Acquire { by, number, ask, place }),
         12 => any::<usize>().prop_map(Step::Release),
+        12 => (any::<usize>(), by.clone(), number.clone(), ask(kind))
+            .prop_map(|(nth, by, number, (ask, _))| Step::Swap { nth, by, number, ask }),
         6 => Just(Step::Heartbeats),
         12 => (by.clone(), number, latest).prop_map(|(by, number, latest_in_ms)| Step::End { by, number, latest_in_ms }),
         12 => (by.clone(), any::<bool>(), leases).prop_map(|(by, waits, leases)| Step::Renew { by, waits, leases }),
@@ -262,11 +271,7 @@ impl Run<'_> {
                     .map_err(TestCaseError::fail)?;
                 self.agree(&answer, &self.model.clone().acquire(&token, &ask))?;
                 self.model.acquire(&token, &ask);
-                if answer[0] == 0 {
-                    self.fences.insert(token, answer[3].unsigned_abs());
-                } else if answer[0] == 1 {
-                    self.tickets.insert(token, answer[7].unsigned_abs());
-                }
+                self.keep_in_mind(&token, &answer);
                 check!(
                     answer[2].unsigned_abs() >= self.model.fence,
                     "a stamp below what was drawn"
@@ -280,16 +285,20 @@ impl Run<'_> {
                 self.end(&token(PROCESSES[*by], *number), *latest_in_ms)?;
             }
             Step::Release(nth) => {
-                let holders: Vec<&String> =
-                    self.model.value.iter().map(|value| &value.token).collect();
-                let holders: Vec<&String> = holders
-                    .into_iter()
-                    .chain(self.model.permits.keys())
-                    .collect();
-                let ours = holders.iter().filter(|token| token.len() > 12).count();
-                if ours > 0 {
-                    let token = holders[nth % ours].clone();
+                if let Some(token) = self.holder(*nth) {
                     self.end(&token, None)?;
+                }
+            }
+            Step::Swap {
+                nth,
+                by,
+                number,
+                ask,
+            } => {
+                let next = token(PROCESSES[*by], *number);
+                // No token is used again.
+                if let Some(token) = self.holder(*nth).filter(|token| *token != next) {
+                    self.swap(&token, &next, ask)?;
                 }
             }
             Step::Heartbeats => {
@@ -406,6 +415,39 @@ impl Run<'_> {
         let after = self.see();
         self.agree_on_state(&after)?;
         self.keep_invariants(&before, &after, clock)
+    }
+
+    /// One of our own tokens that hold.
+    fn holder(&self, nth: usize) -> Option<String> {
+        let holders = self.model.value.iter().map(|value| &value.token);
+        let holders = holders.chain(self.model.permits.keys());
+        let ours: Vec<&String> = holders.filter(|token| token.len() > 12).collect();
+        let at = nth.checked_rem(ours.len())?;
+        Some(ours[at].clone())
+    }
+
+    /// Each part is answered as by itself, one after the other.
+    fn swap(&mut self, token: &str, next: &str, ask: &Ask) -> Result<(), TestCaseError> {
+        let both = self.rig.swap((token, None), (next, ask));
+        let (ended, asked) = both.map_err(TestCaseError::fail)?;
+        let expected = self.model.end(token, None);
+        self.agree(&ended.map_err(TestCaseError::fail)?, &expected)?;
+        let expected = self.model.acquire(next, ask);
+        let asked = asked.map_err(TestCaseError::fail)?;
+        self.agree(&asked, &expected)?;
+        self.keep_in_mind(next, &asked);
+        Ok(())
+    }
+
+    /// The fence or the ticket that an acquire was answered with.
+    fn keep_in_mind(&mut self, token: &str, answer: &[i64]) {
+        if answer[0] == 0 {
+            self.fences
+                .insert(token.to_owned(), answer[3].unsigned_abs());
+        } else if answer[0] == 1 {
+            self.tickets
+                .insert(token.to_owned(), answer[7].unsigned_abs());
+        }
     }
 
     fn end(&mut self, token: &str, latest_in_ms: Option<i64>) -> Result<(), TestCaseError> {

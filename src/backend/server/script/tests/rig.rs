@@ -3,11 +3,11 @@
 
 use std::time::Duration;
 
-use redis::{ConnectionLike, RedisResult, Value};
+use redis::{ConnectionLike, RedisError, RedisResult, Value};
 
 use super::super::{Publish, Script, Verb};
 use super::support::Server;
-use crate::backend::server::reply::{numbers, whole_acquired, whole_ended};
+use crate::backend::server::reply::{Failure, numbers, whole_acquired, whole_ended};
 use crate::key::{Kind, Prefix, Resource, Shared};
 
 /// The clock's file, swapped: the time is the last argument, and the scripts never see it there.
@@ -179,6 +179,12 @@ impl Rig {
     }
 
     pub(super) fn acquire(&mut self, token: &str, ask: &Ask) -> Answer {
+        let arguments = self.to_acquire(token, ask);
+        let value = self.run(Verb::Acquire, &self.keys(), arguments)?;
+        whole_acquired(&value, Duration::from_millis(ask.lease_ms)).map_err(|_| garbled(&value))
+    }
+
+    fn to_acquire(&self, token: &str, ask: &Ask) -> Vec<String> {
         let latest = self.ms().saturating_add_signed(ask.latest_in_ms) * 1000 + 999;
         let terms = [
             u64::from(ask.weight),
@@ -189,14 +195,12 @@ impl Rig {
             u64::from(ask.pushed),
             u64::from(ask.kept),
         ];
-        let arguments = vec![
+        vec![
             token.to_owned(),
             ask.lease_ms.to_string(),
             latest.to_string(),
             terms.map(|number| number.to_string()).join(" "),
-        ];
-        let value = self.run(Verb::Acquire, &self.keys(), arguments)?;
-        whole_acquired(&value, Duration::from_millis(ask.lease_ms)).map_err(|_| garbled(&value))
+        ]
     }
 
     pub(super) fn end(&mut self, token: &str) -> Answer {
@@ -205,6 +209,12 @@ impl Rig {
 
     /// Ends a token whose acquire may still run until `latest_in_ms` from here.
     pub(super) fn end_unanswered(&mut self, token: &str, latest_in_ms: Option<i64>) -> Answer {
+        let arguments = self.to_end(token, latest_in_ms);
+        let value = self.run(Verb::End, &self.keys(), arguments)?;
+        whole_ended(&value).map_err(|_| garbled(&value))
+    }
+
+    fn to_end(&self, token: &str, latest_in_ms: Option<i64>) -> Vec<String> {
         let latest = latest_in_ms.map_or(0, |ms| self.ms().saturating_add_signed(ms));
         let released = format!("{CHANNEL}{RELEASED}");
         let released = if self.kind == Kind::Exact {
@@ -212,9 +222,30 @@ impl Rig {
         } else {
             ""
         };
-        let arguments = [token, &latest.to_string(), released].map(str::to_owned);
-        let value = self.run(Verb::End, &self.keys(), arguments.into())?;
-        whole_ended(&value).map_err(|_| garbled(&value))
+        [token, &latest.to_string(), released]
+            .map(str::to_owned)
+            .into()
+    }
+
+    /// Ends one token and asks by another, in one call; gives what was said to each.
+    pub(super) fn swap(
+        &mut self,
+        (ends, latest_in_ms): (&str, Option<i64>),
+        (asks, ask): (&str, &Ask),
+    ) -> Result<(Answer, Answer), String> {
+        let arguments = [self.to_end(ends, latest_in_ms), self.to_acquire(asks, ask)].concat();
+        let value = self.run(Verb::Swap, &self.keys(), arguments)?;
+        let Value::Array(parts) = &value else {
+            return Err(garbled(&value));
+        };
+        let [ended, asked] = parts.as_slice() else {
+            return Err(garbled(&value));
+        };
+        let told = |part: &Value| match part {
+            Value::ServerError(error) => Err(format!("{:?}", Failure::of_server(error.clone()))),
+            part => numbers(part).map_err(|_| garbled(part)),
+        };
+        Ok((told(ended), told(asked)))
     }
 
     /// Renews leases at this gate: tokens, fences, and how long from here.
@@ -269,9 +300,14 @@ impl Rig {
             .arg(keys.len())
             .arg(keys)
             .arg(arguments);
-        command
-            .query(&mut self.server)
-            .map_err(|error| error.to_string())
+        // Not by `query`, which takes an error inside of an answer for all of it.
+        match self
+            .server
+            .req_packed_command(&command.get_packed_command())
+        {
+            Ok(Value::ServerError(error)) => Err(RedisError::from(error).to_string()),
+            answer => answer.map_err(|error| error.to_string()),
+        }
     }
 
     pub(super) fn keys(&self) -> Vec<String> {
