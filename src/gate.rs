@@ -201,6 +201,7 @@ impl Gate {
     }
 
     /// Of this gate, or of its sibling by `key`.
+    #[inline]
     pub(crate) fn identity(&self, key: Option<Key>) -> Identity {
         Identity {
             backend: self.backend_address(),

@@ -147,6 +147,7 @@ impl Admission {
 
     /// Starts the acquire that a request with this head has to wait for. Services without heads give
     /// `None` and can't have them read; neither can those that have [no need](Self::reads_head) to.
+    #[inline]
     pub(super) fn begin(&self, mut head: Option<&mut Parts>) -> Begun {
         Begun {
             #[cfg(feature = "tonic")]
@@ -206,6 +207,7 @@ impl Admission {
     }
 
     /// Asks at the door of a request's key, if it brought one.
+    #[inline]
     fn ask(
         &self,
         own: Option<Door>,
@@ -349,6 +351,7 @@ impl Admission {
 
     /// Whether the head of a request makes any difference: to take a request apart for it and to put it
     /// together again moves it twice.
+    #[inline]
     pub(super) fn reads_head(&self) -> bool {
         self.speaks_http() || self.door.may_be_held()
     }

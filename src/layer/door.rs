@@ -111,6 +111,7 @@ impl Door {
     }
 
     /// Which lease of a gate it is; `key` is the one that the request brought.
+    #[inline]
     pub(super) fn identity(&self, key: Option<Key>) -> Option<Identity> {
         match self {
             Self::Gate(gate) => Some(gate.identity(key)),
@@ -120,6 +121,7 @@ impl Door {
 
     /// Starts what a request has to wait for, at the door of its key or at the layer's own. Gives
     /// back the key of a gate; a limiter comes back with its answer.
+    #[inline]
     pub(super) fn enter(own: Option<Self>, layers: &Self, terms: Terms) -> (Entering, Option<Key>) {
         let Terms {
             weight,

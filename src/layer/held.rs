@@ -25,6 +25,7 @@ pub(super) struct Hold {
 
 impl Hold {
     /// Shows the lease of `gate` in the request's `extensions`, if it has some.
+    #[inline]
     pub(super) fn new(
         gate: Identity,
         lease: Lease,
@@ -227,6 +228,7 @@ pub struct Held {
 impl Held {
     /// Notes in a request's `extensions` that it has passed one more gate: by which lease, and
     /// whether its server was away.
+    #[inline]
     fn pass(
         extensions: &mut Extensions,
         innermost: Option<Arc<Shown>>,
