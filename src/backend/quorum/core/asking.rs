@@ -134,6 +134,7 @@ impl Core {
         match result {
             Ok(outcome) => {
                 vote.open.answered();
+                vote.placed |= matches!(outcome, Asked::Queued(_));
                 let seen = |crowd| Seen { sent, crowd };
                 vote.stand = match outcome {
                     Asked::Held { fence, left } => Stand::Held(Grant {
@@ -151,7 +152,9 @@ impl Core {
                 };
             }
             Err(failure) => {
-                if !matches!(failure, Failure::Unknown(_)) {
+                if matches!(failure, Failure::Unknown(_)) {
+                    vote.placed |= ask.mode == Mode::Wait;
+                } else {
                     vote.open.answered();
                 }
                 // What it held there it may hold still.

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tokio::sync::oneshot;
 
-use super::vote::{Stand, Vote};
+use super::vote::Vote;
 use super::{Core, Entry};
 use crate::backend::ReleaseAnswer;
 use crate::backend::quorum::call::{Body, Call, Who};
@@ -40,6 +40,8 @@ pub(super) struct Ending {
 #[derive(Debug)]
 pub(super) struct Rest {
     pub(super) todo: bool,
+    /// It may have the lease, and not only a place.
+    may_hold: bool,
     in_flight: bool,
     latest_ms: u64,
     /// An attempt may have run without our knowing.
@@ -77,7 +79,8 @@ impl Ending {
         let Some((deadline, needed)) = self.held else {
             return Some(Release::NoLongerHeld);
         };
-        let open = self.rest.iter().filter(|rest| rest.todo).count();
+        let open = self.rest.iter().filter(|rest| rest.todo && rest.may_hold);
+        let open = open.count();
         if self.released >= needed {
             Some(Release::Released)
         } else if self.released + open < needed {
@@ -113,7 +116,7 @@ impl Core {
         answer: Option<oneshot::Sender<ReleaseAnswer>>,
     ) {
         let token = who.token;
-        let queued = |vote: &Vote| matches!(vote.stand, Stand::Queued(_)) || vote.asked.is_some();
+        let queued = |vote: &Vote| vote.placed || vote.asked.is_some();
         // A place in a queue is kept alive by our others there.
         let longest = if votes.iter().any(queued) {
             LONGEST_WAIT
@@ -122,6 +125,7 @@ impl Core {
         };
         let rest = votes.iter().map(|vote| Rest {
             todo: vote.is_left(),
+            may_hold: vote.may_hold(),
             in_flight: false,
             latest_ms: vote.open.latest_ms,
             unsure: false,
@@ -222,7 +226,7 @@ impl Core {
                 continue;
             }
             let mut votes = Vote::none(self.servers.len());
-            votes[server].stand = Stand::Left;
+            votes[server].placed = true;
             let lease = Duration::ZERO;
             self.end(now, who, Instant::FAR, &votes, lease, None, None);
         }

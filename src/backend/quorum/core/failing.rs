@@ -78,7 +78,7 @@ impl Core {
                     let trouble = self.servers[server].trouble.as_ref();
                     Stood::failed(failure.in_words(trouble), failure)
                 }
-                Stand::Unasked | Stand::Failed(_) | Stand::Held(_) | Stand::Left => {
+                Stand::Unasked | Stand::Failed(_) | Stand::Held(_) => {
                     let error = self.servers[server].trouble.as_ref();
                     let away = !self.servers[server].up;
                     Stood {

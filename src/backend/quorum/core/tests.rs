@@ -4,7 +4,7 @@
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet, HashSet, VecDeque};
 use std::rc::Rc;
-use std::sync::mpsc::{Receiver as Released, Sender as Release, channel};
+use std::sync::mpsc::{Receiver as Released, Sender as Releases, channel};
 
 use proptest::prelude::*;
 use redis::Value;
@@ -15,7 +15,7 @@ use crate::backend::quorum::call::Mode;
 use crate::backend::{Acquire, Place, ReleaseAnswer, Terms, Wait};
 use crate::error::LockError;
 use crate::key::{Kind, Prefix};
-use crate::lease::{Lease, LeaseMode, LeaseState};
+use crate::lease::{Lease, LeaseMode, LeaseState, Release};
 use crate::time::Delay;
 
 const MS: u64 = 1_000_000;
@@ -231,12 +231,12 @@ impl Fake {
 struct Wire {
     up: bool,
     requests: VecDeque<(Call, Request)>,
-    replies: VecDeque<(Call, Value)>,
+    replies: VecDeque<(Call, Result<Value, Failure>)>,
 }
 
 /// Where a lease is given back to.
 #[derive(Debug)]
-struct Home(std::sync::Mutex<Release<(usize, Token)>>, usize);
+struct Home(std::sync::Mutex<Releases<(usize, Token)>>, usize);
 
 impl Place for Home {
     fn acquire(&self, _: &Arc<dyn Place>, _: &Terms) -> Acquire {
@@ -272,7 +272,7 @@ struct World {
     late: Vec<(usize, Request)>,
     pushes: Vec<(usize, Token)>,
     tasks: Vec<Task>,
-    given: Release<(usize, Token)>,
+    given: Releases<(usize, Token)>,
     released: Released<(usize, Token)>,
     last_token: u128,
     last_fence: u64,
@@ -518,15 +518,37 @@ impl World {
     fn deliver(&mut self, process: usize, server: usize) {
         if let Some((call, request)) = self.wires[process][server].requests.pop_front() {
             let value = self.run(server, &request);
-            self.wires[process][server].replies.push_back((call, value));
+            let reply = (call, Ok(value));
+            self.wires[process][server].replies.push_back(reply);
+        }
+    }
+
+    /// The server says that it can't serve, as one does that has no memory left.
+    fn refuse(&mut self, process: usize, server: usize) {
+        let wire = &mut self.wires[process][server];
+        if let Some((call, _)) = wire.requests.pop_front() {
+            wire.replies.push_back((call, Err(Failure::not_loaded())));
         }
     }
 
     fn reply(&mut self, process: usize, server: usize) {
-        if let Some((call, value)) = self.wires[process][server].replies.pop_front() {
-            self.cores[process].answer(self.now, call, Ok(value));
+        if let Some((call, result)) = self.wires[process][server].replies.pop_front() {
+            self.cores[process].answer(self.now, call, result);
             self.pick_up(process);
         }
+    }
+
+    /// Lets these servers answer all that a process has asked them, and the process hear that.
+    fn serve(&mut self, process: usize, servers: &[usize]) {
+        for &server in servers {
+            while !self.wires[process][server].requests.is_empty() {
+                self.deliver(process, server);
+            }
+            while !self.wires[process][server].replies.is_empty() {
+                self.reply(process, server);
+            }
+        }
+        self.take_back();
     }
 
     /// As the driver does, of a server that was silent.
@@ -576,6 +598,7 @@ impl World {
                 self.replicas[server] = (self.now, self.servers[server].clone());
             }
             Step::Replace(a) => self.replace(a as usize % servers),
+            Step::Refuse(a, b) => self.refuse(a as usize % processes, b as usize % servers),
             Step::Late(_) | Step::LosePush(_) | Step::Drop(_) => {}
         }
         self.take_back();
@@ -589,12 +612,7 @@ impl World {
                 for server in 0..self.servers.len() {
                     self.link(process, server);
                     self.probe(process, server);
-                    while !self.wires[process][server].requests.is_empty() {
-                        self.deliver(process, server);
-                    }
-                    while !self.wires[process][server].replies.is_empty() {
-                        self.reply(process, server);
-                    }
+                    self.serve(process, &[server]);
                 }
             }
             while !self.pushes.is_empty() {
@@ -641,6 +659,7 @@ enum Step {
     Drop(u8),
     Replicate(u8),
     Replace(u8),
+    Refuse(u8, u8),
 }
 
 fn steps() -> impl Strategy<Value = Vec<Step>> {
@@ -668,7 +687,18 @@ fn steps_with_failovers() -> impl Strategy<Value = Vec<Step>> {
         3 => any::<u8>().prop_map(Step::Replicate),
         1 => any::<u8>().prop_map(Step::Replace),
     ];
-    let some = prop::collection::vec((any::<prop::sample::Index>(), failover), 0..30);
+    steps_among(failover)
+}
+
+/// The same where servers refuse what they are asked.
+fn steps_with_refusals() -> impl Strategy<Value = Vec<Step>> {
+    let refusal = (any::<u8>(), any::<u8>());
+    steps_among(refusal.prop_map(|(a, b)| Step::Refuse(a, b)))
+}
+
+/// Others among the usual ones.
+fn steps_among(others: impl Strategy<Value = Step>) -> impl Strategy<Value = Vec<Step>> {
+    let some = prop::collection::vec((any::<prop::sample::Index>(), others), 0..30);
     (steps(), some).prop_map(|(mut steps, some)| {
         for (at, step) in some {
             steps.insert(at.index(steps.len() + 1), step);
@@ -701,6 +731,17 @@ proptest! {
     #[test]
     fn a_lock_is_held_once_though_servers_are_replaced_that_lack_what_came_last(
         steps in steps_with_failovers()
+    ) {
+        let mut world = World::new(3, 3, 1);
+        for step in steps {
+            world.step(step);
+        }
+        world.settle();
+    }
+
+    #[test]
+    fn a_lock_is_held_once_though_servers_refuse_some_of_what_they_are_asked(
+        steps in steps_with_refusals()
     ) {
         let mut world = World::new(3, 3, 1);
         for step in steps {
@@ -755,4 +796,137 @@ fn contenders_take_turns_and_split_votes_are_settled_at_once() {
     assert_eq!(world.served, 1);
     world.settle();
     assert_eq!(world.served, 3);
+}
+
+/// A lock on three servers: one process holds it on all of them, and another waits at each.
+fn with_a_waiter() -> World {
+    let mut world = World::new(2, 3, 1);
+    for process in 0..2 {
+        world.ask(process, Wait::Unbounded);
+        world.serve(process, &[0, 1, 2]);
+        world.look();
+    }
+    assert!(world.servers.iter().all(|server| server.queue.len() == 1));
+    world
+}
+
+#[test]
+fn a_place_is_ended_that_a_server_has_again_though_a_renewal_found_nothing_there() {
+    let mut world = with_a_waiter();
+    world.step(Step::Replicate(1));
+    world.give_back(0);
+    world.serve(0, &[0, 1, 2]);
+    world.pushes.retain(|(server, _)| *server == 1);
+    world.push(0);
+    world.serve(1, &[1]);
+    // Votes that are given at different times have different fences, and one is written back.
+    world.pass(Duration::from_millis(1));
+    world.replace(1);
+    world.link(0, 1);
+    world.link(1, 1);
+    world.serve(0, &[1]);
+    let again = world.tasks[0].token;
+    for server in [0, 2] {
+        world.cores[1].push(world.now, server, again);
+    }
+    world.pick_up(1);
+    world.serve(1, &[0, 1, 2]);
+    world.serve(1, &[0, 1, 2]);
+    world.look();
+    assert_eq!(world.served, 2);
+    assert_eq!(world.servers[1].queue.len(), 1, "as its replica had it");
+    // What that server tells it gets lost.
+    world.pushes.clear();
+    world.settle();
+}
+
+#[test]
+fn a_place_is_ended_at_a_server_that_refused_what_it_was_asked_last() {
+    for sent in [true, false] {
+        let mut world = with_a_waiter();
+        // Asked again, as by a timer, it can't tell how it stands there.
+        let token = world.tasks[1].token;
+        world.cores[1].push(world.now, 1, token);
+        let failure = if sent {
+            Failure::not_loaded()
+        } else {
+            Failure::NotSent
+        };
+        for call in world.cores[1].take_calls() {
+            world.cores[1].answer(world.now, call, Err(failure.clone()));
+        }
+        world.give_back(0);
+        world.serve(0, &[0, 1, 2]);
+        world.pushes.retain(|(server, _)| *server != 1);
+        while !world.pushes.is_empty() {
+            world.push(0);
+        }
+        world.serve(1, &[0, 2]);
+        world.serve(1, &[0, 2]);
+        world.look();
+        assert_eq!(world.served, 2);
+        assert_eq!(world.servers[1].queue.len(), 1, "which it was in before");
+        world.settle();
+    }
+}
+
+#[test]
+fn what_ended_is_ended_at_a_servers_successor_however_long_that_is_away() {
+    let mut world = with_a_waiter();
+    world.step(Step::Replicate(1));
+    world.give_back(1);
+    world.serve(1, &[0, 1, 2]);
+    world.replace(1);
+    world.link(1, 1);
+    // The end is under way again, and gets lost.
+    world.cut(1, 1);
+    world.late.clear();
+    world.pass(Duration::from_secs(60));
+    assert_eq!(world.servers[1].queue.len(), 1, "as its replica had it");
+    world.settle();
+}
+
+#[test]
+fn a_place_that_nobody_was_told_of_is_ended_however_long_its_server_is_away() {
+    let mut world = World::new(2, 3, 1);
+    world.ask(0, Wait::Unbounded);
+    world.deliver(0, 1);
+    // It has the others' votes, and a place at the one where it is not first.
+    world.ask(1, Wait::Unbounded);
+    world.serve(1, &[0, 2]);
+    world.deliver(1, 1);
+    world.cut(1, 1);
+    world.look();
+    assert_eq!(world.served, 1);
+    world.give_back(1);
+    world.serve(1, &[0, 2]);
+    world.pass(Duration::from_secs(60));
+    assert_eq!(world.servers[1].queue.len(), 1);
+    world.settle();
+}
+
+#[test]
+fn a_release_does_not_wait_for_servers_where_nothing_was_held() {
+    let mut world = with_a_waiter();
+    world.give_back(0);
+    world.serve(0, &[0, 2]);
+    while !world.pushes.is_empty() {
+        world.push(0);
+    }
+    world.serve(1, &[0, 2]);
+    world.look();
+    assert_eq!(world.served, 2);
+    // At one of them it is only in the queue, and another has lost it.
+    world.servers[2].holders.clear();
+    let (sender, mut answer) = oneshot::channel();
+    let release = Errand::Release {
+        token: world.tasks[0].token,
+        answer: Some(sender),
+    };
+    world.cores[1].errand(world.now, release);
+    world.pick_up(1);
+    world.serve(1, &[0, 2]);
+    let answer = answer.try_recv().expect("what is known suffices");
+    assert_eq!(answer.expect("no failure"), Release::NoLongerHeld);
+    world.settle();
 }

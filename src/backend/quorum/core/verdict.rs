@@ -173,6 +173,7 @@ impl Core {
                     waiting: 0,
                     ticket: None,
                 };
+                vote.placed = true;
                 vote.stand = Stand::Queued(Seen {
                     sent: grant.sent,
                     crowd,

@@ -9,6 +9,10 @@ use crate::time::Instant;
 pub(super) struct Vote {
     pub(super) stand: Stand,
     pub(super) open: Open,
+    /// It has waited there at some time, or may have. That it does so no longer no answer says for
+    /// good: the server may refuse what it is asked later, or be replaced by one that lacks what came
+    /// last, and has the place again.
+    pub(super) placed: bool,
     /// The sending of the request under way.
     pub(super) asked: Option<Instant>,
     /// To be asked for when the server has room.
@@ -26,8 +30,6 @@ pub(super) enum Stand {
     Full(Seen),
     Queued(Seen),
     Held(Grant),
-    /// What it had was ended, and may be back.
-    Left,
 }
 
 /// Who stood in the way, when that was asked for.
@@ -61,14 +63,18 @@ impl Vote {
     pub(super) fn seen(&self) -> Option<Seen> {
         match self.stand {
             Stand::Busy(seen) | Stand::Full(seen) | Stand::Queued(seen) => Some(seen),
-            Stand::Unasked | Stand::Failed(_) | Stand::Held(_) | Stand::Left => None,
+            Stand::Unasked | Stand::Failed(_) | Stand::Held(_) => None,
         }
     }
 
     /// Whether the server may have something of it that has to be ended.
     pub(super) fn is_left(&self) -> bool {
-        matches!(self.stand, Stand::Held(_) | Stand::Queued(_) | Stand::Left)
-            || self.open.latest_ms > 0
+        self.placed || self.may_hold()
+    }
+
+    /// Whether the server may have its lease.
+    pub(super) fn may_hold(&self) -> bool {
+        matches!(self.stand, Stand::Held(_)) || self.open.latest_ms > 0
     }
 }
 
