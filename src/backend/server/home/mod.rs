@@ -20,7 +20,7 @@ use std::time::Duration;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::sync::{Notify, oneshot};
 
-use self::rooms::{Effects, Entry, Rooms, Rouse};
+use self::rooms::{Effects, Entry, Rooms, Rouse, end_use};
 use super::Seat;
 use super::core::Command;
 use crate::backend::{Acquire, Keep, Kept, Place, ReleaseAnswer, Terms, Waiting};
@@ -243,20 +243,6 @@ impl Home {
         }
     }
 
-    #[inline(never)]
-    fn put_back(
-        &self,
-        mut rooms: MutexGuard<'_, Rooms>,
-        now: Instant,
-        mark: u64,
-        answer: Option<oneshot::Sender<ReleaseAnswer>>,
-    ) {
-        let (effects, rouse) = rooms.put_back(now, mark, answer);
-        drop(rooms);
-        self.heed(rouse);
-        effects.run();
-    }
-
     /// A request that the home can't serve asks the server itself. What is kept here must not keep it
     /// from its turn.
     pub(super) fn pass_by(&self, terms: &Terms) -> Acquire {
@@ -293,19 +279,10 @@ impl Place for Home {
     fn release(&self, token: Token, answer: Option<oneshot::Sender<ReleaseAnswer>>) {
         let now = Instant::now();
         let mark = token.parts().0;
-        let mut rooms = self.rooms();
-        if answer.is_none() {
-            if rooms.rest_again(now, mark) {
-                return;
-            }
-            if let Some((answer, lease)) = rooms.pass_on(now, mark) {
-                drop(rooms);
-                // A caller that has gone meanwhile drops the lease right here, which gives it back.
-                let _ = answer.send(Ok(lease));
-                return;
-            }
+        if let Some((effects, rouse)) = end_use(self.rooms(), now, mark, answer) {
+            self.heed(rouse);
+            effects.run();
         }
-        self.put_back(rooms, now, mark, answer);
     }
 
     fn state(&self, token: Token, fence: FencingToken) -> Arc<LeaseState> {

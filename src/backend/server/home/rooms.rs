@@ -15,7 +15,7 @@ mod ends;
 mod outage;
 
 use std::collections::BTreeSet;
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, MutexGuard, Weak};
 use std::time::Duration;
 
 use tokio::sync::oneshot;
@@ -254,7 +254,7 @@ impl Rooms {
     /// The use that `mark` names is over, and that is all, as for most: nobody waits anywhere, and the
     /// agent looks before the permit has been idle for too long. False if more is to be done about it.
     #[inline]
-    pub(super) fn rest_again(&mut self, now: Instant, mark: u64) -> bool {
+    fn rest_again(&mut self, now: Instant, mark: u64) -> bool {
         let calm = self.attended
             && !self.closed
             && self.waiting.is_empty()
@@ -266,8 +266,11 @@ impl Rooms {
         calm && self.permits.rest_again(now, mark)
     }
 
-    /// The use that `mark` names is over.
-    pub(super) fn put_back(
+    /// The use that `mark` names is over, and more is to be done about it than mostly.
+    // Apart from what most requests go through: that is to be short, since behind each system call a
+    // processor finds little of it in its caches.
+    #[inline(never)]
+    fn put_back(
         &mut self,
         now: Instant,
         mark: u64,
@@ -303,7 +306,7 @@ impl Rooms {
     /// mostly where many wait, since the agent looks before anything can be due for that. `None` if more
     /// is to be done about it.
     #[inline]
-    pub(super) fn pass_on(&mut self, now: Instant, mark: u64) -> Option<Given> {
+    fn pass_on(&mut self, now: Instant, mark: u64) -> Option<Given> {
         let soon = now.after(QUESTION.min(SURPLUS));
         if !self.attended || self.wake_at > soon {
             return None;
@@ -604,4 +607,27 @@ impl Rooms {
         }
         effects
     }
+}
+
+/// The use that `mark` names is over; `answer` is told how that went. Gives what follows, if anything
+/// does.
+#[inline]
+pub(super) fn end_use(
+    mut rooms: MutexGuard<'_, Rooms>,
+    now: Instant,
+    mark: u64,
+    answer: Option<oneshot::Sender<ReleaseAnswer>>,
+) -> Option<(Effects, Rouse)> {
+    if answer.is_none() {
+        if rooms.rest_again(now, mark) {
+            return None;
+        }
+        if let Some((answer, lease)) = rooms.pass_on(now, mark) {
+            drop(rooms);
+            // A caller that has gone meanwhile drops the lease right here, which gives it back.
+            let _ = answer.send(Ok(lease));
+            return None;
+        }
+    }
+    Some(rooms.put_back(now, mark, answer))
 }

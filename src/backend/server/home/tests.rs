@@ -10,7 +10,7 @@ use proptest::prelude::*;
 use tokio::sync::oneshot;
 use tokio::sync::oneshot::error::TryRecvError;
 
-use super::rooms::{Entry, Rooms};
+use super::rooms::{Entry, Rooms, end_use};
 use super::{Command, Homes, agent};
 use crate::backend::errand::Errand;
 use crate::backend::{Acquire, Keep, Place, ReleaseAnswer, Terms, Wait};
@@ -91,20 +91,9 @@ impl Place for House {
 
     fn release(&self, token: Token, answer: Option<oneshot::Sender<ReleaseAnswer>>) {
         let (now, mark) = (self.now(), token.parts().0);
-        let mut rooms = self.rooms();
-        if answer.is_none() {
-            if rooms.rest_again(now, mark) {
-                return;
-            }
-            if let Some((answer, lease)) = rooms.pass_on(now, mark) {
-                drop(rooms);
-                let _ = answer.send(Ok(lease));
-                return;
-            }
+        if let Some((effects, _)) = end_use(self.rooms(), now, mark, answer) {
+            effects.run();
         }
-        let (effects, _) = rooms.put_back(now, mark, answer);
-        drop(rooms);
-        effects.run();
     }
 
     fn state(&self, token: Token, fence: FencingToken) -> Arc<LeaseState> {
@@ -478,7 +467,8 @@ fn a_use_that_is_over_gives_back_nothing_of_the_next() {
     let mark = first.state().token().parts().0;
     drop(first);
     let second = house.holds();
-    let (effects, _) = house.rooms().put_back(house.now(), mark, None);
+    let ended = end_use(house.rooms(), house.now(), mark, None);
+    let (effects, _) = ended.expect("more is to be done");
     effects.run();
     assert!(second.state().is_held());
     assert_eq!(house.rooms().tally().idle, 0);
